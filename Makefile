@@ -1,0 +1,46 @@
+EXTENSION = jobq
+EXTVERSION = 0.1.0
+MODULE_big = jobq
+
+SOURCES = src/module.cpp $(sort $(wildcard src/pg/*.cpp src/core/*.cpp src/http/*.cpp src/queue/*.cpp src/worker/*.cpp))
+OBJS = $(SOURCES:.cpp=.o)
+HEADER_DEPS = $(SOURCES:.cpp=.d)
+
+DATA_built = jobq--$(EXTVERSION).sql
+REGRESS = $(patsubst sql/%.sql,%,$(sort $(wildcard sql/*.sql)))
+ISOLATION = $(patsubst test/specs/%.spec,%,$(sort $(wildcard test/specs/*.spec)))
+ISOLATION_OPTS = --inputdir=test --outputdir=output_iso
+EXTRA_CLEAN = $(HEADER_DEPS) output_iso
+
+PG_CONFIG ?= pg_config
+INCLUDEDIR_SERVER := $(shell $(PG_CONFIG) --includedir-server)
+
+# Up to 15 PGDLLEXPORT is empty; with hidden visibility the SQL functions must say that they are seen.
+PG_CPPFLAGS = -isystem $(INCLUDEDIR_SERVER) -Isrc -DJOBQ_VERSION='"$(EXTVERSION)"' \
+	-DPGDLLEXPORT='__attribute__((visibility("default")))'
+PG_CXXFLAGS = -std=c++20 -Wall -Wextra -Wno-register $(WERROR) -fvisibility=hidden \
+	-fvisibility-inlines-hidden -MMD -MP
+WERROR = -Werror
+SHLIB_LINK = -lcurl -lfmt -lstdc++
+
+# Bitcode serves inlining of SQL-callable operators; there is nothing here that a query would inline.
+override with_llvm = no
+
+PGXS := $(shell $(PG_CONFIG) --pgxs)
+include $(PGXS)
+
+-include $(HEADER_DEPS)
+
+SQL_PIECES = $(sort $(wildcard src/sql/*.sql))
+jobq--$(EXTVERSION).sql: $(SQL_PIECES)
+	{ printf '%s\n' '\echo Use "CREATE EXTENSION jobq" to load this file. \quit'; cat $^; } > $@
+
+.PHONY: test demo format
+test:
+	PG_CONFIG=$(PG_CONFIG) test/run
+
+demo:
+	PG_CONFIG=$(PG_CONFIG) test/demo
+
+format:
+	clang-format -i $$(git ls-files '*.cpp' '*.hpp')

@@ -1,0 +1,24 @@
+// Locks of the running transaction, and interrupts.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+namespace jobq::pg {
+
+// What a try-lock stands for; the kinds have no keys in common, nor any with SQL's advisory locks.
+enum class LockKind : std::uint16_t { group = 0x6a10, queue = 0x6a11 };
+
+// Takes an exclusive lock until the end of the transaction if that needs no waiting. Released only
+// after what the transaction wrote is visible.
+bool try_lock(LockKind kind, std::uint64_t key);
+
+// A 64-bit hash of a queue's group, to be locked: groups that share one only wait for each other.
+std::uint64_t group_hash(int queue_id, std::string_view group);
+
+// ROW EXCLUSIVE on a table of schema jobq until the end of the transaction.
+void lock_for_writing(const char* table);
+
+void check_for_interrupts();
+
+} // namespace jobq::pg
