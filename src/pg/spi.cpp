@@ -1,14 +1,40 @@
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <exception>
 
 #include <fmt/format.h>
 
 #include "pg/spi.hpp"
 
+extern "C" {
+#include "catalog/namespace.h"
+#include "jit/jit.h"
+#include "optimizer/cost.h"
+#include "utils/guc.h"
+}
+
 namespace jobq::pg {
 
 namespace {
 constexpr std::size_t max_params = 32;
+
+struct Pin {
+    const char* name;
+    const char* value;
+    bool (*holds)();
+};
+constexpr const char* search_path = "pg_catalog, pg_temp";
+constexpr std::array pins{
+    Pin{"search_path", search_path,
+        [] { return std::strcmp(namespace_search_path, search_path) == 0; }},
+    Pin{"enable_seqscan", "off", [] { return !enable_seqscan; }},
+    Pin{"enable_bitmapscan", "off", [] { return !enable_bitmapscan; }},
+    Pin{"enable_hashjoin", "off", [] { return !enable_hashjoin; }},
+    Pin{"enable_mergejoin", "off", [] { return !enable_mergejoin; }},
+    // What is left may look so dear to the planner that it would compile it.
+    Pin{"jit", "off", [] { return !jit_enabled; }},
+};
 
 [[noreturn]] void refused(const char* what, int code) {
     throw Error(ERRCODE_INTERNAL_ERROR,
@@ -17,6 +43,15 @@ constexpr std::size_t max_params = 32;
 } // namespace
 
 Spi::Spi() : exceptions_(std::uncaught_exceptions()) {
+    if (!std::all_of(pins.begin(), pins.end(), [](const Pin& pin) { return pin.holds(); }))
+        settings_level_ = guarded([] {
+            int level = NewGUCNestLevel();
+            for (const Pin& pin : pins)
+                if (!pin.holds())
+                    set_config_option(pin.name, pin.value, PGC_USERSET, PGC_S_SESSION,
+                                      GUC_ACTION_SAVE, true, 0, false);
+            return level;
+        });
     int code = guarded([] { return SPI_connect(); });
     if (code != SPI_OK_CONNECT)
         refused("SPI_connect", code);
@@ -25,8 +60,11 @@ Spi::Spi() : exceptions_(std::uncaught_exceptions()) {
 Spi::~Spi() {
     // On the way out of an error the abort that follows cleans up: SPI's state is not to be
     // trusted.
-    if (std::uncaught_exceptions() == exceptions_)
-        SPI_finish();
+    if (std::uncaught_exceptions() != exceptions_)
+        return;
+    SPI_finish();
+    if (settings_level_ > 0)
+        AtEOXact_GUC(true, settings_level_);
 }
 
 bool Row::null(int column) const {

@@ -1,7 +1,4 @@
 // SQL from C++. Statements are prepared once in a process and kept.
-//
-// A statement's names are qualified or in pg_catalog, and the SQL function it runs under pins
-// search_path and the planner settings that keep the plans to nested loops over indexes (src/sql/).
 #pragma once
 
 #include <initializer_list>
@@ -13,6 +10,11 @@
 namespace jobq::pg {
 
 // A connection to SPI. Results live until it ends; what is to live longer is copied out.
+//
+// While it is open search_path is pinned, so that names and operators mean what they say whoever
+// calls, and the planner keeps to nested loops over indexes, whatever the statistics of a table
+// that was empty a moment ago say. Plans are made again now and then, so this must hold at every
+// run, not at the first.
 class Spi {
 public:
     Spi();
@@ -22,6 +24,7 @@ public:
 
 private:
     int exceptions_;
+    int settings_level_ = 0; // 0: nothing had to be changed
 };
 
 class Row {

@@ -139,31 +139,44 @@ std::chrono::microseconds length_of(Datum interval) {
            std::chrono::hours(24) * (static_cast<int64>(value->month) * 30 + value->day);
 }
 
-std::string in_database_encoding(std::string_view text) {
-    int encoding = GetDatabaseEncoding();
-    if (encoding == PG_UTF8)
-        return core::printable(text);
-    std::string out(text);
-    for (char& c : out)
-        if (c == '\0')
+std::string_view to_utf8(std::string_view text) {
+    if (GetDatabaseEncoding() == PG_UTF8)
+        return text;
+    return guarded([&] {
+        char* converted = pg_server_to_any(text.data(), static_cast<int>(text.size()), PG_UTF8);
+        if (converted == text.data())
+            return text;
+        return std::string_view(converted);
+    });
+}
+
+std::string from_utf8(std::string_view text) {
+    std::string valid = core::printable(text);
+    if (GetDatabaseEncoding() == PG_UTF8)
+        return valid;
+    auto converted = attempt([&] {
+        return guarded([&] {
+            return std::string_view(
+                pg_any_to_server(valid.data(), static_cast<int>(valid.size()), PG_UTF8));
+        });
+    });
+    if (converted)
+        return std::string(*converted);
+    // A character that the database's encoding lacks, or an encoding that knows no characters.
+    for (char& c : valid)
+        if (IS_HIGHBIT_SET(c))
             c = '?';
-    if (!pg_verify_mbstr(encoding, out.data(), static_cast<int>(out.size()), true))
-        for (char& c : out)
-            if (IS_HIGHBIT_SET(c))
-                c = '?';
-    return out;
+    return valid;
 }
 
 std::optional<Datum> try_jsonb(std::string_view text) {
-    if (text.find('\0') != std::string_view::npos)
+    if (!core::valid_utf8(text) || text.find('\0') != std::string_view::npos)
         return std::nullopt;
     return attempt([&] {
         return guarded([&] {
-            // In the server's encoding by contract; the parser trusts its input, so it is verified.
-            pg_verify_mbstr(GetDatabaseEncoding(), text.data(), static_cast<int>(text.size()),
-                            false);
             char* terminated = pnstrdup(text.data(), text.size());
-            return DirectFunctionCall1(jsonb_in, CStringGetDatum(terminated));
+            char* converted = pg_any_to_server(terminated, static_cast<int>(text.size()), PG_UTF8);
+            return DirectFunctionCall1(jsonb_in, CStringGetDatum(converted));
         });
     });
 }

@@ -93,10 +93,14 @@ inline TimestampTz timestamp_of(std::chrono::microseconds unix) {
     return (unix - postgres_epoch).count();
 }
 
-// Text from anywhere in the database's encoding: what is not valid in it is replaced.
-std::string in_database_encoding(std::string_view text);
+// Text of the database as UTF-8, which is what goes out.
+std::string_view to_utf8(std::string_view text);
 
-// The value of a JSON text as jsonb, or nothing where PostgreSQL would refuse it.
+// Text from outside, in UTF-8 if it keeps to the rules, as text of the database: what is not valid,
+// or has no place in the database's encoding, is replaced.
+std::string from_utf8(std::string_view text);
+
+// The value of a JSON text in UTF-8 as jsonb, or nothing where PostgreSQL would refuse it.
 std::optional<Datum> try_jsonb(std::string_view text);
 
 // The text form of a jsonb value.

@@ -1,0 +1,72 @@
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "core/header.hpp"
+#include "core/names.hpp"
+#include "http/url.hpp"
+#include "pg/call.hpp"
+#include "queue/checks.hpp"
+
+namespace jobq::queue {
+
+namespace {
+pg::Error invalid(std::string message) {
+    return pg::Error(ERRCODE_INVALID_PARAMETER_VALUE, std::move(message));
+}
+} // namespace
+
+void check_label(std::string_view what, const std::optional<std::string_view>& text) {
+    constexpr std::size_t max_bytes = 255;
+    if (!text)
+        return;
+    if (text->size() > max_bytes)
+        throw invalid(fmt::format("{} must not be longer than {} bytes", what, max_bytes));
+    if (!core::is_header_value(*text))
+        throw invalid(fmt::format("{} must not contain control characters", what));
+}
+
+void check_headers(Datum headers) {
+    auto fields = pg::json_object(headers);
+    if (!fields)
+        throw invalid("headers must be a JSON object of strings");
+    for (const auto& field : *fields) {
+        if (field.kind != pg::JsonField::Kind::string)
+            throw invalid(fmt::format("the value of header \"{}\" must be a string", field.key));
+        if (auto reason = core::check_header(field.key, field.text))
+            throw invalid(*reason);
+    }
+}
+
+std::optional<int> parse_int(std::string_view text) {
+    int value;
+    auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    if (error != std::errc() || end != text.data() + text.size())
+        return std::nullopt;
+    return value;
+}
+
+} // namespace jobq::queue
+
+using jobq::pg::Error;
+
+JOBQ_FUNCTION(jobq_check_name) {
+    if (auto reason = jobq::core::check_name(call.text(0), call.text(1)))
+        throw Error(ERRCODE_INVALID_PARAMETER_VALUE, *reason);
+    return 0;
+}
+
+JOBQ_FUNCTION(jobq_check_url) {
+    if (auto reason = jobq::http::check_url(call.text(0)))
+        throw Error(ERRCODE_INVALID_PARAMETER_VALUE, *reason);
+    return 0;
+}
+
+JOBQ_FUNCTION(jobq_check_headers) {
+    jobq::queue::check_headers(call.datum(0));
+    return 0;
+}
+
+JOBQ_FUNCTION(jobq_created_at) {
+    return TimestampTzGetDatum(jobq::pg::timestamp_of(jobq::core::time_of(call.uuid(0))));
+}

@@ -1,0 +1,85 @@
+// Ending attempts: complete, fail, release, bury, lease expiry, expiry.
+//
+//                    claim                    complete
+//   queued ───────────────────────▶ running ───────────▶ completed
+//     ▲  │  cancel, expired            │ │ │
+//     │  └──────▶ cancelled, expired   │ │ └─ bury, or fail with the attempts used up ─▶ dead
+//     └────────────────────────────────┘ └─ cancel, or its unique key is waited for ──▶ cancelled
+//        fail, lease over (charged), release (not charged)
+//
+// An attempt ends by deleting the lease that names it. Who deletes it has ended the attempt; who
+// finds nothing to delete is too late, and changes nothing. Locks: job row, then lease row; many in
+// the order of their ids.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "pg/spi.hpp"
+
+namespace jobq::queue {
+
+// The dispatcher waits for no row that a client may have locked: it tries again later.
+enum class OnLocked { wait, skip };
+
+struct Completion {
+    core::Uuid id;
+    int32 attempt;
+    std::optional<Datum> result = {}; // jsonb
+    std::string_view outcome = "completed";
+    std::optional<int32> status_code = {};
+    std::optional<std::string_view> response = {};
+};
+
+enum class Ending {
+    fail,          // charged; tried again after retry_in or by the retry settings, or dead
+    lease_expired, // charged; tried again at once, or dead
+    release,       // not charged; runs again after retry_in, or when it was due
+    bury,          // dead
+};
+
+struct Failure {
+    core::Uuid id;
+    int32 attempt;
+    Ending ending = Ending::fail;
+    std::string_view outcome = "failed";
+    std::optional<std::string_view> error = {};
+    std::optional<Datum> retry_in = {}; // interval, checked
+    std::optional<int32> status_code = {};
+    std::optional<std::string_view> response = {};
+};
+
+// What became of a job whose attempt was ended.
+struct Ended {
+    core::Uuid id;
+    int32 attempt;
+    bool waits = false;     // queued again
+    TimestampTz run_at = 0; // then: when it may run
+    bool dead = false;
+};
+
+// Ends these attempts as completed. What was not the running attempt is not in the result; with
+// OnLocked::skip nor is what somebody has locked. Wakes after commit.
+std::vector<Ended> complete(const pg::Spi& spi, std::span<const Completion> items, OnLocked locked);
+
+// Ends these attempts without success; as complete().
+std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLocked locked);
+
+// Which of these attempts still run: those that complete() and fail() skipped because somebody had
+// the job locked, and not those that came too late.
+std::vector<core::Uuid> still_running(const pg::Spi& spi, std::span<const core::Uuid> ids,
+                                      std::span<const int32> attempts);
+
+// Ends jobs that are locked by this transaction and not running as expired.
+void expire(const pg::Spi& spi, std::span<const core::Uuid> ids);
+
+// Ends attempts whose lease is over by the clock, up to limit of them. Returns how many.
+std::size_t end_expired_leases(const pg::Spi& spi, int64 limit);
+
+// Deletes finished jobs that are no longer kept, up to limit of them. Returns how many.
+std::size_t delete_old(const pg::Spi& spi, int64 limit);
+
+} // namespace jobq::queue

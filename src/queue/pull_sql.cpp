@@ -1,0 +1,120 @@
+// jobq.pull and pull_any.
+
+#include <fmt/format.h>
+
+#include "pg/call.hpp"
+#include "queue/claim.hpp"
+#include "queue/finish.hpp"
+
+namespace {
+
+using namespace jobq;
+using pg::Error;
+
+constexpr int max_batch = 10000;
+// Leases that have ended are taken back by whoever pulls, so that nothing else need run for it.
+constexpr int64 expired_at_once = 100;
+
+// The arguments that pull and pull_any share, from the second one on.
+struct PullArguments {
+    explicit PullArguments(const pg::Call& call) {
+        call.require(1, "batch");
+        if (call.int4(1) < 1 || call.int4(1) > max_batch)
+            throw Error(ERRCODE_INVALID_PARAMETER_VALUE,
+                        fmt::format("batch must be between 1 and {}", max_batch));
+        batch = static_cast<std::size_t>(call.int4(1));
+        lease = call.maybe(2);
+        types = call.maybe(3);
+        worker = call.maybe_text(4);
+        due = call.maybe_timestamp(5).value_or(pg::clock());
+        if (IsolationUsesXactSnapshot())
+            throw Error(ERRCODE_FEATURE_NOT_SUPPORTED,
+                        "jobs can only be pulled in a READ COMMITTED transaction")
+                .with_detail("A claim must see what other workers have committed meanwhile.")
+                .with_hint("Begin the transaction with ISOLATION LEVEL READ COMMITTED.");
+    }
+
+    std::size_t batch;
+    std::optional<Datum> lease, types;
+    std::optional<std::string_view> worker;
+    TimestampTz due;
+};
+
+TimestampTz lease_end(Datum interval) {
+    TimestampTz now = pg::clock();
+    TimestampTz until = pg::add(now, interval);
+    if (until <= now)
+        throw Error(ERRCODE_INVALID_PARAMETER_VALUE, "lease must be greater than zero");
+    return until;
+}
+
+// Pulls from one queue what is missing to the batch, into rows. Returns how many.
+std::size_t pull(const pg::Spi& spi, std::string_view name, const PullArguments& arguments,
+                 std::size_t limit, pg::RowSink& rows) {
+    auto queue = queue::require_queue(spi, name);
+    if (queue.endpoint_id)
+        throw Error(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                    fmt::format("jobs of queue \"{}\" are delivered to its endpoint", name))
+            .with_hint("To pull them instead, run SELECT jobq.alter_queue(" + pg::quoted(name) +
+                       ", options => '{\"endpoint\": null}').");
+    TimestampTz lease_until = lease_end(arguments.lease.value_or(queue.lease));
+    if (queue.paused)
+        return 0;
+    auto jobs = queue::claim(spi, {.queue_id = queue.id,
+                                   .queue = name,
+                                   .limit = limit,
+                                   .max_running = queue.max_running,
+                                   .due = arguments.due,
+                                   .lease_until = lease_until,
+                                   .types = arguments.types,
+                                   .worker = arguments.worker,
+                                   .endpoint_id = {},
+                                   .closed = {}});
+    using Job = queue::ClaimedJob;
+    for (const Job& job : jobs) {
+        auto column = [&](Job::Column column, Oid type) {
+            return job.row.null(column) ? pg::null_param(type)
+                                        : pg::Param{type, job.row.datum(column)};
+        };
+        rows.put({pg::param(job.id), pg::param(job.attempt), pg::param(name),
+                  column(Job::type_, TEXTOID), column(Job::payload_, JSONBOID),
+                  column(Job::group_key_, TEXTOID), column(Job::headers_, JSONBOID),
+                  column(Job::max_attempts_, INT4OID), pg::timestamp_param(lease_until),
+                  column(Job::body_, BYTEAOID), column(Job::content_type_, TEXTOID)});
+    }
+    return jobs.size();
+}
+
+} // namespace
+
+JOBQ_FUNCTION(jobq_pull) {
+    call.require(0, "queue");
+    PullArguments arguments(call);
+    pg::RowSink rows(call);
+    pg::Spi spi;
+    queue::end_expired_leases(spi, expired_at_once);
+    pull(spi, call.text(0), arguments, arguments.batch, rows);
+    return call.return_null();
+}
+
+JOBQ_FUNCTION(jobq_pull_any) {
+    call.require(0, "queues");
+    auto queues = pg::elements(call.datum(0), TEXTOID);
+    PullArguments arguments(call);
+    pg::RowSink rows(call);
+    pg::Spi spi;
+    queue::end_expired_leases(spi, expired_at_once);
+    std::size_t pulled = 0;
+    for (std::size_t i = 0; i < queues.size; ++i) {
+        if (queues.null(i))
+            throw Error(ERRCODE_NULL_VALUE_NOT_ALLOWED, "queues must not contain nulls");
+        // Also where the batch is full: a name that is wrong shows at once, not when there is
+        // little to do.
+        if (pulled == arguments.batch)
+            queue::require_queue(spi, pg::text_of(queues.values[i]));
+        else
+            pulled +=
+                pull(spi, pg::text_of(queues.values[i]), arguments, arguments.batch - pulled, rows);
+    }
+    return call.return_null();
+}

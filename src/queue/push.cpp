@@ -1,0 +1,362 @@
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "core/header.hpp"
+#include "pg/call.hpp"
+#include "pg/locks.hpp"
+#include "pg/settings.hpp"
+#include "pg/xact.hpp"
+#include "queue/checks.hpp"
+#include "queue/push.hpp"
+#include "queue/queues.hpp"
+#include "queue/wake.hpp"
+
+extern "C" {
+#include "access/detoast.h"
+}
+
+namespace jobq::queue {
+
+using pg::Error;
+using pg::Param;
+
+namespace {
+
+// Keys stand in indexes, whose entries are limited to about a third of a page.
+constexpr std::size_t max_key_bytes = 1024;
+constexpr std::size_t max_label_bytes = 255;
+
+constexpr std::array<std::string_view, 6> option_keys{"max_attempts", "headers",    "endpoint",
+                                                      "pushed_by",    "expires_at", "on_conflict"};
+
+core::Uuid new_id() {
+    static core::UuidV7 ids;
+    std::array<std::uint8_t, 8> random;
+    if (!pg_strong_random(random.data(), random.size()))
+        throw Error(ERRCODE_INTERNAL_ERROR, "could not generate random values");
+    return ids.next(pg::unix_time(pg::clock()), random);
+}
+
+void check_size(std::string_view what, const std::optional<std::string_view>& text,
+                std::size_t limit) {
+    if (text && text->size() > limit)
+        throw Error(ERRCODE_INVALID_PARAMETER_VALUE,
+                    fmt::format("{} must not be longer than {} bytes", what, limit));
+}
+
+void check(const PushSettings& settings, const NewJob& job) {
+    if (!job.payload)
+        throw Error(ERRCODE_NULL_VALUE_NOT_ALLOWED,
+                    settings.content_type ? "body must not be null" : "payload must not be null");
+    auto limit = static_cast<Size>(pg::settings::max_payload());
+    if (Size size = pg::guarded([&] { return toast_raw_datum_size(*job.payload); }) - VARHDRSZ;
+        size > limit)
+        throw Error(ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+                    fmt::format("payload of {} bytes is over the limit of {} bytes", size, limit))
+            .with_hint("Store it elsewhere and push a reference, or raise jobq.max_payload.");
+    check_label("type", job.type);
+    check_size("group_key", job.group_key, max_key_bytes);
+    check_size("unique_key", job.unique_key, max_key_bytes);
+    if (job.run_at && TIMESTAMP_NOT_FINITE(*job.run_at))
+        throw Error(ERRCODE_INVALID_PARAMETER_VALUE, "run_at must be finite");
+}
+
+const char* const insert_columns =
+    "INSERT INTO jobq.job (id, seq, run_at, expires_at, queue_id, attempt, endpoint_id, priority,"
+    " failures, max_attempts, key_waits, type, group_key, unique_key, pushed_by, content_type, "
+    "headers,"
+    " payload, body)";
+
+// Inserts many jobs without unique keys, in the order of their arrays. Returns how many.
+std::size_t insert_plain(const pg::Spi& spi, const PushSettings& s, std::optional<int32> endpoint,
+                         std::span<const NewJob> jobs, std::span<const core::Uuid> ids,
+                         std::optional<int32>& queue_id) {
+    static const std::string sql = std::string(insert_columns) + R"(
+        SELECT t.id, nextval('jobq.push_order'), t.run_at, $7, q.id, 0, $8, $9, 0,
+               coalesce($10, (q.types -> t.type ->> 'max_attempts')::int, q.max_attempts), NULL,
+               t.type, t.group_key, NULL, $11, $12, $13, t.payload, t.body
+        FROM jobq.queue AS q,
+             unnest($2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::jsonb[], $14::bytea[])
+                 WITH ORDINALITY AS t (id, run_at, type, group_key, payload, body, n)
+        WHERE q.name = $1
+        ORDER BY t.n
+        RETURNING queue_id)";
+    static pg::Statement insert(sql.c_str());
+
+    pg::ArrayBuilder id_array(UUIDOID, jobs.size()), run_ats(TIMESTAMPTZOID, jobs.size()),
+        types(TEXTOID, jobs.size()), groups(TEXTOID, jobs.size()), payloads(JSONBOID, jobs.size()),
+        bodies(BYTEAOID, jobs.size());
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+        id_array.add(pg::param(ids[i]));
+        run_ats.add(pg::timestamp_param(jobs[i].run_at.value_or(s.run_at)));
+        types.add(pg::text_param(jobs[i].type));
+        groups.add(pg::text_param(jobs[i].group_key));
+        payloads.add(s.content_type ? pg::null_param(JSONBOID) : pg::jsonb_param(*jobs[i].payload));
+        bodies.add(s.content_type ? pg::bytea_param(*jobs[i].payload) : pg::null_param(BYTEAOID));
+    }
+    auto rows = insert.run(
+        spi,
+        {pg::param(s.queue), id_array.param(), run_ats.param(), types.param(), groups.param(),
+         payloads.param(),
+         s.expires_at ? pg::timestamp_param(*s.expires_at) : pg::null_param(TIMESTAMPTZOID),
+         pg::param(endpoint, INT4OID), pg::param(s.priority), pg::param(s.max_attempts, INT4OID),
+         pg::param(std::string_view(s.pushed_by)), pg::text_param(s.content_type),
+         s.headers ? pg::jsonb_param(*s.headers) : pg::null_param(JSONBOID), bodies.param()});
+    if (!rows.empty())
+        queue_id = rows[0].int4(1);
+    return rows.size();
+}
+
+// Inserts one job; nothing returned: the queue is unknown, or a job waits for the unique key.
+std::optional<int32> insert_one(const pg::Spi& spi, const PushSettings& s,
+                                std::optional<int32> endpoint, const NewJob& job,
+                                const core::Uuid& id, std::optional<int64> seq) {
+    static const std::string sql = std::string(insert_columns) + R"(
+        SELECT $2, coalesce($3, nextval('jobq.push_order')), $4, $5, q.id, 0, $6, $7, 0,
+               coalesce($8, (q.types -> $9 ->> 'max_attempts')::int, q.max_attempts),
+               CASE WHEN $11 IS NOT NULL THEN true END,
+               $9, $10, $11, $12, $13, $14, $15, $16
+        FROM jobq.queue AS q WHERE q.name = $1
+        ON CONFLICT (queue_id, unique_key) WHERE key_waits DO NOTHING
+        RETURNING queue_id)";
+    static pg::Statement insert(sql.c_str());
+    auto rows = insert.run(
+        spi,
+        {pg::param(s.queue), pg::param(id), pg::param(seq, INT8OID),
+         pg::timestamp_param(job.run_at.value_or(s.run_at)),
+         s.expires_at ? pg::timestamp_param(*s.expires_at) : pg::null_param(TIMESTAMPTZOID),
+         pg::param(endpoint, INT4OID), pg::param(s.priority), pg::param(s.max_attempts, INT4OID),
+         pg::text_param(job.type), pg::text_param(job.group_key), pg::text_param(job.unique_key),
+         pg::param(std::string_view(s.pushed_by)), pg::text_param(s.content_type),
+         s.headers ? pg::jsonb_param(*s.headers) : pg::null_param(JSONBOID),
+         s.content_type ? pg::null_param(JSONBOID) : pg::jsonb_param(*job.payload),
+         s.content_type ? pg::bytea_param(*job.payload) : pg::null_param(BYTEAOID)});
+    return rows.empty() ? std::nullopt : std::optional(rows[0].int4(1));
+}
+
+// The job that waits for a unique key, kept waiting until this transaction ends: were it claimed
+// before, it might run without seeing what this transaction wrote, and the push would be swallowed.
+std::optional<core::Uuid> hold_waiting(const pg::Spi& spi, const PushSettings& s,
+                                       const NewJob& job) {
+    static pg::Statement hold(R"(
+        SELECT j.id FROM jobq.job AS j, jobq.queue AS q
+        WHERE q.name = $1 AND j.queue_id = q.id AND j.unique_key = $2 AND j.key_waits
+        FOR KEY SHARE OF j)");
+    auto rows = hold.run(spi, {pg::param(s.queue), pg::text_param(job.unique_key)});
+    return rows.empty() ? std::nullopt : std::optional(rows[0].uuid(1));
+}
+
+std::optional<core::Uuid> replace_waiting(const pg::Spi& spi, const PushSettings& s,
+                                          std::optional<int32> endpoint, const NewJob& job) {
+    static pg::Statement replace(R"(
+        UPDATE jobq.job AS j
+        SET run_at = $3, expires_at = $4, endpoint_id = $5, priority = $6, failures = 0,
+            max_attempts = coalesce($7, (q.types -> $8 ->> 'max_attempts')::int, q.max_attempts),
+            type = $8, group_key = $9, pushed_by = $10, content_type = $11, headers = $12,
+            payload = $13, body = $14
+        FROM jobq.queue AS q
+        WHERE q.name = $1 AND j.queue_id = q.id AND j.unique_key = $2 AND j.key_waits
+        RETURNING j.id)");
+    auto rows = replace.run(
+        spi,
+        {pg::param(s.queue), pg::text_param(job.unique_key),
+         pg::timestamp_param(job.run_at.value_or(s.run_at)),
+         s.expires_at ? pg::timestamp_param(*s.expires_at) : pg::null_param(TIMESTAMPTZOID),
+         pg::param(endpoint, INT4OID), pg::param(s.priority), pg::param(s.max_attempts, INT4OID),
+         pg::text_param(job.type), pg::text_param(job.group_key),
+         pg::param(std::string_view(s.pushed_by)), pg::text_param(s.content_type),
+         s.headers ? pg::jsonb_param(*s.headers) : pg::null_param(JSONBOID),
+         s.content_type ? pg::null_param(JSONBOID) : pg::jsonb_param(*job.payload),
+         s.content_type ? pg::bytea_param(*job.payload) : pg::null_param(BYTEAOID)});
+    return rows.empty() ? std::nullopt : std::optional(rows[0].uuid(1));
+}
+
+core::Uuid push_one(const pg::Spi& spi, const PushSettings& s, std::optional<int32> endpoint,
+                    const NewJob& job, const core::Uuid& id, std::optional<int64> seq,
+                    int32& queue_id) {
+    for (;;) {
+        if (auto queue = insert_one(spi, s, endpoint, job, id, seq)) {
+            queue_id = *queue;
+            return id;
+        }
+        queue_id = require_queue(spi, s.queue).id;
+        std::optional<core::Uuid> waiting;
+        switch (s.on_conflict) {
+        case OnConflict::skip:
+            waiting = hold_waiting(spi, s, job);
+            break;
+        case OnConflict::replace:
+            waiting = replace_waiting(spi, s, endpoint, job);
+            break;
+        case OnConflict::error:
+            throw Error(ERRCODE_UNIQUE_VIOLATION,
+                        fmt::format("a job waits for unique key \"{}\" in queue \"{}\" already",
+                                    *job.unique_key, s.queue))
+                .with_hint("options.on_conflict can be skip or replace.");
+        }
+        if (waiting)
+            return *waiting;
+        // It was claimed or cancelled in between: there is room for this one now.
+        pg::check_for_interrupts();
+    }
+}
+
+std::vector<int64> take_places(const pg::Spi& spi, std::size_t count) {
+    static pg::Statement take(
+        "SELECT nextval('jobq.push_order') FROM generate_series(1, $1::bigint)");
+    std::vector<int64> places;
+    for (auto row : take.run(spi, {pg::param(static_cast<int64>(count))}))
+        places.push_back(row.int8(1));
+    return places;
+}
+
+// In the order of the keys, so that two pushes of the same keys cannot wait for each other.
+void push_keyed(const pg::Spi& spi, const PushSettings& s, std::optional<int32> endpoint,
+                std::span<const NewJob> jobs, std::span<core::Uuid> ids, int32& queue_id) {
+    auto places = take_places(spi, jobs.size());
+    std::vector<std::size_t> order(jobs.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+        return jobs[a].unique_key < jobs[b].unique_key;
+    });
+    for (std::size_t i : order)
+        ids[i] = push_one(spi, s, endpoint, jobs[i], ids[i], places[i], queue_id);
+}
+
+std::optional<int32> endpoint_of(const pg::Spi& spi, const PushSettings& s) {
+    if (!s.endpoint)
+        return std::nullopt;
+    static pg::Statement find("SELECT e.id FROM jobq.endpoint AS e WHERE e.name = $1");
+    auto rows = find.run(spi, {pg::param(*s.endpoint)});
+    if (rows.empty())
+        throw Error(ERRCODE_UNDEFINED_OBJECT,
+                    fmt::format("endpoint \"{}\" does not exist", *s.endpoint))
+            .with_hint(fmt::format("Create it with SELECT jobq.create_endpoint({}, 'https://...').",
+                                   pg::quoted(*s.endpoint)));
+    if (!require_queue(spi, s.queue).endpoint_id)
+        throw Error(
+            ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+            fmt::format("queue \"{}\" has no endpoint, so its jobs are not delivered", s.queue))
+            .with_hint("Give the queue an endpoint with jobq.alter_queue, or push without "
+                       "options.endpoint.");
+    return rows[0].int4(1);
+}
+
+} // namespace
+
+PushSettings push_settings(std::string_view queue, std::optional<TimestampTz> run_at,
+                           std::optional<Datum> delay, int32 priority) {
+    PushSettings settings;
+    settings.queue = queue;
+    settings.pushed_by = pg::role_name(GetUserId());
+    settings.run_at = pg::clock();
+    if (run_at && delay)
+        throw Error(ERRCODE_INVALID_PARAMETER_VALUE, "run_at and delay cannot be given together");
+    if (delay) {
+        TimestampTz at = pg::add(settings.run_at, *delay);
+        if (at < settings.run_at)
+            throw Error(ERRCODE_INVALID_PARAMETER_VALUE, "delay must not be negative");
+        settings.run_at = at;
+    }
+    if (run_at)
+        settings.run_at = *run_at;
+    if (TIMESTAMP_NOT_FINITE(settings.run_at))
+        throw Error(ERRCODE_INVALID_PARAMETER_VALUE, "run_at must be finite");
+    if (priority < PG_INT16_MIN || priority > PG_INT16_MAX)
+        throw Error(ERRCODE_INVALID_PARAMETER_VALUE,
+                    fmt::format("priority must be between {} and {}", PG_INT16_MIN, PG_INT16_MAX));
+    settings.priority = priority;
+    return settings;
+}
+
+void apply_options(PushSettings& settings, std::optional<Datum> options,
+                   std::span<const std::string_view> others) {
+    using Kind = pg::JsonField::Kind;
+    if (!options)
+        return;
+    auto fields = pg::json_object(*options);
+    if (!fields)
+        throw Error(ERRCODE_INVALID_PARAMETER_VALUE, "options must be a JSON object");
+    auto bad = [](const pg::JsonField& field, std::string_view what) {
+        return Error(ERRCODE_INVALID_PARAMETER_VALUE,
+                     fmt::format("options.{} must be {}", field.key, what));
+    };
+    auto string = [&](const pg::JsonField& field) {
+        if (field.kind != Kind::string)
+            throw bad(field, "a string");
+        return field.text;
+    };
+    for (const auto& field : *fields) {
+        bool ours =
+            std::find(option_keys.begin(), option_keys.end(), field.key) != option_keys.end();
+        if (ours && field.kind == Kind::null)
+            continue;
+        if (field.key == "max_attempts") {
+            auto value = field.kind == Kind::number ? parse_int(field.text) : std::nullopt;
+            if (!value || *value < 1 || *value > max_max_attempts)
+                throw bad(field, fmt::format("a whole number between 1 and {}", max_max_attempts));
+            settings.max_attempts = *value;
+        } else if (field.key == "headers") {
+            auto headers = pg::json_value(field);
+            check_headers(headers);
+            settings.headers = headers;
+        } else if (field.key == "endpoint") {
+            settings.endpoint = string(field);
+        } else if (field.key == "pushed_by") {
+            settings.pushed_by = string(field);
+            check_label("options.pushed_by", settings.pushed_by);
+        } else if (field.key == "expires_at") {
+            settings.expires_at = pg::parse_timestamp(string(field));
+        } else if (field.key == "on_conflict") {
+            if (field.text == "skip")
+                settings.on_conflict = OnConflict::skip;
+            else if (field.text == "replace")
+                settings.on_conflict = OnConflict::replace;
+            else if (field.text == "error")
+                settings.on_conflict = OnConflict::error;
+            else
+                throw bad(field, "skip, replace or error");
+        } else if (std::find(others.begin(), others.end(), field.key) == others.end()) {
+            throw Error(ERRCODE_INVALID_PARAMETER_VALUE,
+                        fmt::format("unknown key \"{}\" in options", field.key))
+                .with_hint(fmt::format("Known keys are {}.", fmt::join(option_keys, ", ")));
+        }
+    }
+}
+
+std::vector<core::Uuid> push(const PushSettings& settings, std::vector<NewJob> jobs, Oid owner) {
+    for (const NewJob& job : jobs)
+        check(settings, job);
+
+    pg::AsRole as_owner(owner);
+    pg::Spi spi;
+    // drop_queue and drop_endpoint wait for this: what is looked up below is there until the
+    // commit.
+    pg::lock_for_writing("job");
+    std::optional<int32> endpoint = endpoint_of(spi, settings);
+
+    std::vector<core::Uuid> ids(jobs.size());
+    std::generate(ids.begin(), ids.end(), new_id);
+    int32 queue_id = 0;
+    if (jobs.empty()) {
+        require_queue(spi, settings.queue);
+        return {};
+    }
+    if (jobs.size() == 1) {
+        ids[0] = push_one(spi, settings, endpoint, jobs[0], ids[0], std::nullopt, queue_id);
+    } else if (std::any_of(jobs.begin(), jobs.end(),
+                           [](const NewJob& job) { return job.unique_key.has_value(); })) {
+        push_keyed(spi, settings, endpoint, jobs, ids, queue_id);
+    } else {
+        std::optional<int32> found;
+        insert_plain(spi, settings, endpoint, jobs, ids, found);
+        queue_id = found ? *found : require_queue(spi, settings.queue).id;
+    }
+    wake::note(queue_id, settings.queue);
+    return ids;
+}
+
+} // namespace jobq::queue

@@ -1,0 +1,54 @@
+// Wake-ups: what a transaction has to say to its database's dispatcher once it is committed.
+//
+// A note is kept in this process until the transaction ends. After the commit it goes to the
+// dispatcher through whatever worker/ installed with deliver_to(), without NOTIFY's lock. Where no
+// dispatcher runs, the transaction sends NOTIFY instead: on `jobq`, and on the channel of each
+// queue, so that workers that LISTEN hear of arrivals. A rolled back (sub)transaction takes its
+// notes with it.
+#pragma once
+
+#include <string_view>
+
+#include "core/queue_set.hpp"
+#include "pg/postgres.hpp"
+
+namespace jobq::queue::wake {
+
+// The channel of a queue is this and the queue's name; the dispatcher's own is "jobq".
+inline constexpr std::string_view channel_prefix = "jobq_";
+inline constexpr const char* dispatcher_channel = "jobq";
+
+// What happened, to whom it may concern. Plain data, fit for shared memory.
+struct Wakeup {
+    core::QueueSet<32> queues; // something became claimable here, or its next due time changed
+    bool settings = false;     // queues or endpoints changed
+    bool scan_all = false;     // anything may have happened
+    bool extension = false;    // jobq was created, updated or dropped in this database
+
+    void merge(const Wakeup& other) noexcept {
+        queues.merge(other.queues);
+        settings |= other.settings;
+        scan_all |= other.scan_all;
+        extension |= other.extension;
+    }
+    bool empty() const noexcept { return queues.empty() && !settings && !scan_all && !extension; }
+};
+
+// A push, retry, release or finish in this transaction: a job of the queue became claimable, or the
+// queue's next due time changed. Error: out of memory, at most once in a process.
+void note(int32 queue_id, std::string_view name);
+void note_settings();
+void note_extension();
+
+// The way to the dispatcher, installed once a process where the library is preloaded.
+struct Listener {
+    // Whether a dispatcher of this database runs, and so tells listeners of arrivals.
+    bool (*present)() noexcept;
+    // After the commit. Neither may fail, allocate or raise: the transaction is past that point.
+    void (*committed)(const Wakeup&) noexcept;
+    // A transaction with notes was prepared: its COMMIT PREPARED is to wake with a full scan.
+    void (*prepared)() noexcept;
+};
+void deliver_to(const Listener& listener);
+
+} // namespace jobq::queue::wake

@@ -1,0 +1,184 @@
+-- Settings: endpoints and queues are rows. The create_, alter_ and drop_ functions write them; an
+-- administrator may as well. Triggers check every row and tell the dispatcher after commit.
+
+CREATE TABLE jobq.endpoint (
+    id int PRIMARY KEY,
+    name text NOT NULL UNIQUE,
+    url text NOT NULL,
+    headers jsonb NOT NULL DEFAULT '{}',
+    max_in_flight int NOT NULL DEFAULT 50,
+    timeout interval NOT NULL DEFAULT '30 s',
+    connect_timeout interval NOT NULL DEFAULT '5 s',
+    keep_response int NOT NULL DEFAULT 16384,
+    enabled boolean NOT NULL DEFAULT true
+);
+CREATE SEQUENCE jobq.endpoint_id_seq AS int OWNED BY jobq.endpoint.id;
+ALTER TABLE jobq.endpoint ALTER COLUMN id SET DEFAULT pg_catalog.nextval('jobq.endpoint_id_seq');
+
+COMMENT ON TABLE jobq.endpoint IS 'Webhooks that jobs are delivered to, a row each. Changes take effect at once, after commit.';
+COMMENT ON COLUMN jobq.endpoint.headers IS 'request headers, a JSON object of strings';
+COMMENT ON COLUMN jobq.endpoint.max_in_flight IS 'requests under way at once, 1 to 100000';
+COMMENT ON COLUMN jobq.endpoint.timeout IS 'longest duration of a request, connecting included; 1 ms to 1 hour';
+COMMENT ON COLUMN jobq.endpoint.connect_timeout IS 'longest wait for a connection, name lookup and TLS included; 1 ms to 1 hour';
+COMMENT ON COLUMN jobq.endpoint.keep_response IS 'bytes of a response body that are kept, 0 to 1048576; a JSON result longer than this is not read as JSON';
+COMMENT ON COLUMN jobq.endpoint.enabled IS 'false: its jobs wait';
+
+CREATE TABLE jobq.queue (
+    id int PRIMARY KEY,
+    name text NOT NULL UNIQUE,
+    endpoint_id int REFERENCES jobq.endpoint (id),
+    paused boolean NOT NULL DEFAULT false,
+    max_attempts int NOT NULL DEFAULT 25,
+    lease interval NOT NULL DEFAULT '5 min',
+    keep interval DEFAULT '7 days',
+    retry_first interval NOT NULL DEFAULT '2 s',
+    retry_factor float8 NOT NULL DEFAULT 2,
+    retry_longest interval NOT NULL DEFAULT '1 h',
+    retry_jitter float8 NOT NULL DEFAULT 0.2,
+    max_running int,
+    types jsonb NOT NULL DEFAULT '{}'
+);
+CREATE SEQUENCE jobq.queue_id_seq AS int OWNED BY jobq.queue.id;
+ALTER TABLE jobq.queue ALTER COLUMN id SET DEFAULT pg_catalog.nextval('jobq.queue_id_seq');
+
+COMMENT ON TABLE jobq.queue IS 'Queues, a row each. Changes take effect at once, after commit.';
+COMMENT ON COLUMN jobq.queue.endpoint_id IS 'the endpoint its jobs are delivered to; NULL: they wait to be pulled';
+COMMENT ON COLUMN jobq.queue.paused IS 'true: nothing is claimed; pushes go on';
+COMMENT ON COLUMN jobq.queue.max_attempts IS 'failed attempts after which a job is dead, 1 to 10000; taken at push';
+COMMENT ON COLUMN jobq.queue.lease IS 'how long a pulled job is held before it is given to somebody else';
+COMMENT ON COLUMN jobq.queue.keep IS 'how long finished jobs are kept; 0: not at all, NULL: for ever. Dead jobs are kept until somebody decides';
+COMMENT ON COLUMN jobq.queue.retry_first IS 'wait after the first failure; after the nth: least(retry_longest, retry_first * retry_factor^(n-1)), spread by retry_jitter';
+COMMENT ON COLUMN jobq.queue.retry_factor IS 'growth of the wait from failure to failure, 1 to 100';
+COMMENT ON COLUMN jobq.queue.retry_longest IS 'longest wait, before jitter; at most 1 year';
+COMMENT ON COLUMN jobq.queue.retry_jitter IS 'a wait is multiplied by a random number within 1 - retry_jitter and 1 + retry_jitter; 0 to 1';
+COMMENT ON COLUMN jobq.queue.max_running IS 'most jobs of the queue that run at once, over all workers; NULL: no limit';
+COMMENT ON COLUMN jobq.queue.types IS 'other retry settings for some types: {"type": {"max_attempts": 3, "retry_first": "1 s", ...}}';
+
+-- C++ behind the checks, so that push and the settings refuse the same things.
+CREATE FUNCTION jobq.check_name(what text, name text) RETURNS void
+    LANGUAGE c IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'jobq_check_name';
+CREATE FUNCTION jobq.check_url(url text) RETURNS void
+    LANGUAGE c IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'jobq_check_url';
+CREATE FUNCTION jobq.check_headers(headers jsonb) RETURNS void
+    LANGUAGE c IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'jobq_check_headers';
+
+CREATE FUNCTION jobq.check_number(name text, value numeric, low numeric, high numeric) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF value < low OR value > high THEN
+        RAISE invalid_parameter_value USING MESSAGE = format('%s must be between %s and %s', name, low, high);
+    END IF;
+END $$;
+
+CREATE FUNCTION jobq.check_interval(name text, value interval, low interval, high interval) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF value < low OR value > high THEN
+        RAISE invalid_parameter_value USING MESSAGE = format('%s must be between %s and %s', name, low, high);
+    END IF;
+END $$;
+
+CREATE FUNCTION jobq.check_keys(what text, object jsonb, known text[]) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    unknown text;
+BEGIN
+    IF jsonb_typeof(object) <> 'object' THEN
+        RAISE invalid_parameter_value USING MESSAGE = format('%s must be a JSON object', what);
+    END IF;
+    SELECT k INTO unknown FROM jsonb_object_keys(object) AS k WHERE k <> ALL (known) LIMIT 1;
+    IF FOUND THEN
+        RAISE invalid_parameter_value USING
+            MESSAGE = format('unknown key "%s" in %s', unknown, what),
+            HINT = format('Known keys are %s.', array_to_string(known, ', '));
+    END IF;
+END $$;
+
+CREATE FUNCTION jobq.check_retry_settings(max_attempts int, retry_first interval, retry_factor float8,
+                                          retry_longest interval, retry_jitter float8) RETURNS void
+    LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT jobq.check_number('max_attempts', max_attempts, 1, 10000),
+           jobq.check_interval('retry_first', retry_first, '0 s', '1 year'),
+           jobq.check_number('retry_factor', retry_factor::numeric, 1, 100),
+           jobq.check_interval('retry_longest', retry_longest, '0 s', '1 year'),
+           jobq.check_number('retry_jitter', retry_jitter::numeric, 0, 1);
+$$;
+
+CREATE FUNCTION jobq.check_queue() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    settings record;
+BEGIN
+    PERFORM jobq.check_name('queue', NEW.name),
+            jobq.check_retry_settings(NEW.max_attempts, NEW.retry_first, NEW.retry_factor,
+                                      NEW.retry_longest, NEW.retry_jitter),
+            jobq.check_interval('lease', NEW.lease, '1 ms', '1 year'),
+            jobq.check_interval('keep', NEW.keep, '0 s', '1000 years'),
+            jobq.check_number('max_running', NEW.max_running, 1, 1000000),
+            jobq.check_keys('types', NEW.types, (SELECT coalesce(array_agg(k), '{}') FROM jsonb_object_keys(NEW.types) AS k));
+    FOR settings IN SELECT key, value FROM jsonb_each(NEW.types) LOOP
+        PERFORM jobq.check_keys(format('the settings of type "%s"', settings.key), settings.value,
+                                '{max_attempts,retry_first,retry_factor,retry_longest,retry_jitter}');
+        PERFORM jobq.check_retry_settings((settings.value->>'max_attempts')::int,
+                                          (settings.value->>'retry_first')::interval,
+                                          (settings.value->>'retry_factor')::float8,
+                                          (settings.value->>'retry_longest')::interval,
+                                          (settings.value->>'retry_jitter')::float8);
+    END LOOP;
+    IF TG_OP = 'UPDATE' AND NEW.id <> OLD.id THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the id of a queue cannot be changed';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE FUNCTION jobq.check_endpoint() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM jobq.check_name('endpoint', NEW.name),
+            jobq.check_url(NEW.url),
+            jobq.check_headers(NEW.headers),
+            jobq.check_number('max_in_flight', NEW.max_in_flight, 1, 100000),
+            jobq.check_interval('timeout', NEW.timeout, '1 ms', '1 h'),
+            jobq.check_interval('connect_timeout', NEW.connect_timeout, '1 ms', '1 h'),
+            jobq.check_number('keep_response', NEW.keep_response, 0, 1048576);
+    IF TG_OP = 'UPDATE' AND NEW.id <> OLD.id THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'the id of an endpoint cannot be changed';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE FUNCTION jobq.settings_changed() RETURNS trigger
+    LANGUAGE c AS 'MODULE_PATHNAME', 'jobq_settings_changed';
+
+CREATE TRIGGER check_queue BEFORE INSERT OR UPDATE ON jobq.queue
+    FOR EACH ROW EXECUTE FUNCTION jobq.check_queue();
+CREATE TRIGGER check_endpoint BEFORE INSERT OR UPDATE ON jobq.endpoint
+    FOR EACH ROW EXECUTE FUNCTION jobq.check_endpoint();
+CREATE TRIGGER settings_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.queue
+    FOR EACH STATEMENT EXECUTE FUNCTION jobq.settings_changed();
+CREATE TRIGGER settings_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.endpoint
+    FOR EACH STATEMENT EXECUTE FUNCTION jobq.settings_changed();
+
+-- The database that the jobs belong to. A dump restored elsewhere and a template's copy carry the row of
+-- their origin, and wait for jobq.adopt() before they deliver anything.
+CREATE TABLE jobq.home (
+    system_identifier bigint NOT NULL,
+    database_oid oid NOT NULL,
+    PRIMARY KEY (system_identifier, database_oid)
+);
+COMMENT ON TABLE jobq.home IS 'the database the jobs belong to; deliveries run only where this is the one and only row';
+INSERT INTO jobq.home
+    SELECT c.system_identifier, d.oid
+    FROM pg_catalog.pg_control_system() AS c, pg_catalog.pg_database AS d
+    WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database();
+
+CREATE FUNCTION jobq.adopt() RETURNS void
+    LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    DELETE FROM jobq.home;
+    INSERT INTO jobq.home
+        SELECT c.system_identifier, d.oid FROM pg_control_system() AS c, pg_database AS d
+        WHERE d.datname = current_database();
+$$;
+COMMENT ON FUNCTION jobq.adopt() IS 'Makes this database the home of its jobs: deliveries start. For a restored dump or a copy whose original is gone: two homes deliver every job twice.';
+CREATE TRIGGER settings_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.home
+    FOR EACH STATEMENT EXECUTE FUNCTION jobq.settings_changed();

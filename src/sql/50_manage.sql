@@ -1,0 +1,431 @@
+-- Managing.
+
+-- Tells the dispatcher and waiting workers, after commit, that a queue has something new to claim.
+CREATE FUNCTION jobq.wake(queue_id int, queue text) RETURNS void
+    LANGUAGE c AS 'MODULE_PATHNAME', 'jobq_wake';
+
+CREATE FUNCTION jobq.queue_named(queue text) RETURNS jobq.queue
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found jobq.queue;
+BEGIN
+    IF queue IS NULL THEN
+        RAISE null_value_not_allowed USING MESSAGE = 'queue must not be null';
+    END IF;
+    SELECT * INTO found FROM jobq.queue AS q WHERE q.name = queue;
+    IF found.id IS NULL THEN
+        RAISE undefined_object USING MESSAGE = format('queue "%s" does not exist', queue),
+            HINT = format('Create it with SELECT jobq.create_queue(%L).', queue);
+    END IF;
+    RETURN found;
+END $$;
+
+CREATE FUNCTION jobq.endpoint_named(endpoint text) RETURNS jobq.endpoint
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found jobq.endpoint;
+BEGIN
+    IF endpoint IS NULL THEN
+        RAISE null_value_not_allowed USING MESSAGE = 'endpoint must not be null';
+    END IF;
+    SELECT * INTO found FROM jobq.endpoint AS e WHERE e.name = endpoint;
+    IF found.id IS NULL THEN
+        RAISE undefined_object USING MESSAGE = format('endpoint "%s" does not exist', endpoint),
+            HINT = format('Create it with SELECT jobq.create_endpoint(%L, ''https://...'').', endpoint);
+    END IF;
+    RETURN found;
+END $$;
+
+-- A queue's row with the settings given laid over it. options' keys are columns, but for "endpoint".
+CREATE FUNCTION jobq.queue_with(base jobq.queue, endpoint text, max_attempts int, lease interval, keep interval, options jsonb) RETURNS jobq.queue
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    settings jsonb := jsonb_strip_nulls(jsonb_build_object(
+        'endpoint', endpoint, 'max_attempts', max_attempts, 'lease', lease, 'keep', keep));
+    made jobq.queue;
+BEGIN
+    IF options IS NOT NULL THEN
+        PERFORM jobq.check_keys('options', options,
+            '{endpoint,max_attempts,lease,keep,retry_first,retry_factor,retry_longest,retry_jitter,max_running,types}');
+        settings := options || settings;
+    END IF;
+    made := jsonb_populate_record(base, settings - 'endpoint');
+    IF settings ? 'endpoint' THEN
+        made.endpoint_id := CASE WHEN settings->>'endpoint' IS NOT NULL
+                                 THEN (jobq.endpoint_named(settings->>'endpoint')).id END;
+    END IF;
+    RETURN made;
+END $$;
+
+CREATE FUNCTION jobq.create_queue(
+    queue text, endpoint text DEFAULT NULL, max_attempts int DEFAULT NULL, lease interval DEFAULT NULL,
+    keep interval DEFAULT NULL, options jsonb DEFAULT NULL, if_not_exists boolean DEFAULT false) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    made jobq.queue;
+BEGIN
+    IF queue IS NULL THEN
+        RAISE null_value_not_allowed USING MESSAGE = 'queue must not be null';
+    END IF;
+    PERFORM jobq.check_name('queue', queue);
+    INSERT INTO jobq.queue AS q (name) VALUES (queue) ON CONFLICT (name) DO NOTHING RETURNING q.* INTO made;
+    IF made.id IS NULL THEN
+        IF if_not_exists THEN
+            RAISE NOTICE 'queue "%" already exists, skipping', queue;
+            RETURN;
+        END IF;
+        RAISE duplicate_object USING MESSAGE = format('queue "%s" already exists', queue);
+    END IF;
+    made := jobq.queue_with(made, endpoint, max_attempts, lease, keep, options);
+    UPDATE jobq.queue AS q
+        SET (endpoint_id, max_attempts, lease, keep, retry_first, retry_factor, retry_longest, retry_jitter, max_running, types)
+          = (made.endpoint_id, made.max_attempts, made.lease, made.keep, made.retry_first, made.retry_factor,
+             made.retry_longest, made.retry_jitter, made.max_running, made.types)
+        WHERE q.id = made.id;
+END $$;
+COMMENT ON FUNCTION jobq.create_queue IS
+'Creates a queue. With an endpoint its jobs are delivered by the server, without one they are pulled.
+queue: 1 to 48 bytes. NULL settings take their defaults: max_attempts 25, lease 5 min, keep 7 days. options: any setting by its column name in jobq.queue: retry_first, retry_factor, retry_longest, retry_jitter, max_running, types, and "keep": null for ever.
+Errors: 42710 exists already, 42704 unknown endpoint, 22023 bad value or unknown key.
+Example: SELECT jobq.create_queue(''emails'', endpoint => ''mailer'', max_attempts => 10);';
+
+CREATE FUNCTION jobq.alter_queue(
+    queue text, endpoint text DEFAULT NULL, max_attempts int DEFAULT NULL, lease interval DEFAULT NULL,
+    keep interval DEFAULT NULL, options jsonb DEFAULT NULL) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    made jobq.queue;
+BEGIN
+    PERFORM FROM jobq.queue AS q WHERE q.name = alter_queue.queue FOR UPDATE;
+    made := jobq.queue_with(jobq.queue_named(queue), endpoint, max_attempts, lease, keep, options);
+    UPDATE jobq.queue AS q
+        SET (endpoint_id, max_attempts, lease, keep, retry_first, retry_factor, retry_longest, retry_jitter, max_running, types)
+          = (made.endpoint_id, made.max_attempts, made.lease, made.keep, made.retry_first, made.retry_factor,
+             made.retry_longest, made.retry_jitter, made.max_running, made.types)
+        WHERE q.id = made.id;
+END $$;
+COMMENT ON FUNCTION jobq.alter_queue IS
+'Changes settings of a queue; what is NULL or not named stays. options as in jobq.create_queue; a null there unsets what may be unset: {"endpoint": null} makes it a queue to pull from, {"max_running": null} lifts the limit, {"keep": null} keeps finished jobs for ever. Takes effect after commit; jobs keep the max_attempts they were pushed with.
+Errors: 42704 unknown queue or endpoint, 22023 bad value or unknown key.
+Example: SELECT jobq.alter_queue(''emails'', options => ''{"retry_longest": "10 min"}'');';
+
+CREATE FUNCTION jobq.drop_queue(queue text, force boolean DEFAULT false, if_exists boolean DEFAULT false) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found jobq.queue;
+BEGIN
+    -- No push is under way while this is held: none can land in a queue that is gone.
+    LOCK TABLE jobq.job, jobq.lease, jobq.dead IN SHARE ROW EXCLUSIVE MODE;
+    IF if_exists AND NOT EXISTS (SELECT FROM jobq.queue AS q WHERE q.name = drop_queue.queue) THEN
+        RAISE NOTICE 'queue "%" does not exist, skipping', queue;
+        RETURN;
+    END IF;
+    found := jobq.queue_named(queue);
+    IF NOT force AND (EXISTS (SELECT FROM jobq.job AS j WHERE j.queue_id = found.id)
+                      OR EXISTS (SELECT FROM jobq.dead AS d WHERE d.queue_id = found.id)) THEN
+        RAISE object_in_use USING MESSAGE = format('queue "%s" still has jobs', queue),
+            HINT = 'Drop it with force => true to drop its jobs too.';
+    END IF;
+    DELETE FROM jobq.attempt AS a USING jobq.job AS j WHERE j.queue_id = found.id AND a.job_id = j.id;
+    DELETE FROM jobq.attempt AS a USING jobq.dead AS d WHERE d.queue_id = found.id AND a.job_id = d.id;
+    DELETE FROM jobq.attempt AS a USING jobq.finished AS f WHERE f.queue_id = found.id AND a.job_id = f.id;
+    DELETE FROM jobq.job AS j WHERE j.queue_id = found.id;
+    DELETE FROM jobq.lease AS l WHERE l.queue_id = found.id;
+    DELETE FROM jobq.dead AS d WHERE d.queue_id = found.id;
+    DELETE FROM jobq.finished AS f WHERE f.queue_id = found.id;
+    DELETE FROM jobq.queue AS q WHERE q.id = found.id;
+END $$;
+COMMENT ON FUNCTION jobq.drop_queue IS
+'Drops a queue and its finished jobs; with force also jobs that wait, run or are dead. Waits for pushes under way and holds off others until it commits (SHARE ROW EXCLUSIVE on jobq.job).
+Errors: 42704 unknown queue, 55006 it still has jobs.
+Example: SELECT jobq.drop_queue(''emails'', force => true);';
+
+CREATE FUNCTION jobq.endpoint_with(base jobq.endpoint, url text, max_in_flight int, timeout interval, headers jsonb, options jsonb) RETURNS jobq.endpoint
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    settings jsonb := jsonb_strip_nulls(jsonb_build_object(
+        'url', url, 'max_in_flight', max_in_flight, 'timeout', timeout))
+        || CASE WHEN headers IS NULL THEN '{}' ELSE jsonb_build_object('headers', headers) END;
+BEGIN
+    IF options IS NOT NULL THEN
+        PERFORM jobq.check_keys('options', options,
+            '{url,headers,max_in_flight,timeout,connect_timeout,keep_response,enabled}');
+        settings := options || settings;
+    END IF;
+    RETURN jsonb_populate_record(base, settings);
+END $$;
+
+CREATE FUNCTION jobq.create_endpoint(
+    endpoint text, url text, max_in_flight int DEFAULT NULL, timeout interval DEFAULT NULL,
+    headers jsonb DEFAULT NULL, options jsonb DEFAULT NULL, if_not_exists boolean DEFAULT false) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    made jobq.endpoint;
+BEGIN
+    IF endpoint IS NULL OR url IS NULL THEN
+        RAISE null_value_not_allowed USING MESSAGE = CASE WHEN endpoint IS NULL THEN 'endpoint' ELSE 'url' END || ' must not be null';
+    END IF;
+    INSERT INTO jobq.endpoint AS e (name, url) VALUES (endpoint, create_endpoint.url) ON CONFLICT (name) DO NOTHING RETURNING e.* INTO made;
+    IF made.id IS NULL THEN
+        IF if_not_exists THEN
+            RAISE NOTICE 'endpoint "%" already exists, skipping', endpoint;
+            RETURN;
+        END IF;
+        RAISE duplicate_object USING MESSAGE = format('endpoint "%s" already exists', endpoint);
+    END IF;
+    made := jobq.endpoint_with(made, url, max_in_flight, timeout, headers, options);
+    UPDATE jobq.endpoint AS e
+        SET (url, headers, max_in_flight, timeout, connect_timeout, keep_response, enabled)
+          = (made.url, made.headers, made.max_in_flight, made.timeout, made.connect_timeout, made.keep_response, made.enabled)
+        WHERE e.id = made.id;
+END $$;
+COMMENT ON FUNCTION jobq.create_endpoint IS
+'Creates an endpoint: where jobs are POSTed to.
+url: http or https, no credentials. NULL settings take their defaults: max_in_flight 50, timeout 30 s, no headers. options: any setting by its column name in jobq.endpoint: connect_timeout, keep_response, enabled.
+Errors: 42710 exists already, 22023 bad URL, header, value or unknown key.
+Example: SELECT jobq.create_endpoint(''mailer'', ''https://mail.example.com/hook'', max_in_flight => 20);';
+
+CREATE FUNCTION jobq.alter_endpoint(
+    endpoint text, url text DEFAULT NULL, max_in_flight int DEFAULT NULL, timeout interval DEFAULT NULL,
+    headers jsonb DEFAULT NULL, options jsonb DEFAULT NULL) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    made jobq.endpoint;
+BEGIN
+    PERFORM FROM jobq.endpoint AS e WHERE e.name = alter_endpoint.endpoint FOR UPDATE;
+    made := jobq.endpoint_with(jobq.endpoint_named(endpoint), url, max_in_flight, timeout, headers, options);
+    UPDATE jobq.endpoint AS e
+        SET (url, headers, max_in_flight, timeout, connect_timeout, keep_response, enabled)
+          = (made.url, made.headers, made.max_in_flight, made.timeout, made.connect_timeout, made.keep_response, made.enabled)
+        WHERE e.id = made.id;
+END $$;
+COMMENT ON FUNCTION jobq.alter_endpoint IS
+'Changes settings of an endpoint; what is NULL or not named stays. Takes effect after commit; requests under way end as they began.
+Errors: 42704 unknown endpoint, 22023 bad value or unknown key.
+Example: SELECT jobq.alter_endpoint(''mailer'', timeout => ''5 s'');';
+
+CREATE FUNCTION jobq.drop_endpoint(endpoint text, if_exists boolean DEFAULT false) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found jobq.endpoint;
+    queue text;
+BEGIN
+    LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
+    IF if_exists AND NOT EXISTS (SELECT FROM jobq.endpoint AS e WHERE e.name = drop_endpoint.endpoint) THEN
+        RAISE NOTICE 'endpoint "%" does not exist, skipping', endpoint;
+        RETURN;
+    END IF;
+    found := jobq.endpoint_named(endpoint);
+    SELECT q.name INTO queue FROM jobq.queue AS q WHERE q.endpoint_id = found.id LIMIT 1;
+    IF FOUND THEN
+        RAISE object_in_use USING MESSAGE = format('endpoint "%s" is used by queue "%s"', endpoint, queue),
+            HINT = 'Give the queue another endpoint with jobq.alter_queue, or drop it.';
+    END IF;
+    IF EXISTS (SELECT FROM jobq.job AS j WHERE j.endpoint_id = found.id) THEN
+        RAISE object_in_use USING MESSAGE = format('jobs for endpoint "%s" still wait', endpoint),
+            HINT = 'Cancel or clear them first.';
+    END IF;
+    DELETE FROM jobq.endpoint AS e WHERE e.id = found.id;
+END $$;
+COMMENT ON FUNCTION jobq.drop_endpoint IS
+'Drops an endpoint that no queue and no waiting job uses. Holds off pushes until it commits.
+Errors: 42704 unknown endpoint, 55006 still in use.';
+
+CREATE FUNCTION jobq.pause(queue text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    UPDATE jobq.queue AS q SET paused = true WHERE q.id = (jobq.queue_named(pause.queue)).id;
+END $$;
+COMMENT ON FUNCTION jobq.pause IS 'Stops claims from a queue, by deliveries and pulls alike, after commit. Pushes and what runs already go on. Errors: 42704 unknown queue.';
+
+CREATE FUNCTION jobq.resume(queue text) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found jobq.queue := jobq.queue_named(queue);
+BEGIN
+    UPDATE jobq.queue AS q SET paused = false WHERE q.id = found.id;
+    PERFORM jobq.wake(found.id, found.name);
+END $$;
+COMMENT ON FUNCTION jobq.resume IS 'Lets claims from a queue go on after jobq.pause. Errors: 42704 unknown queue.';
+
+-- Moves a job that has not ended to where ended jobs stand. The job's row is locked by the caller.
+CREATE FUNCTION jobq.end_job(id uuid, state jobq.job_state, outcome text, error text) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    job jobq.job;
+    held jobq.lease;
+    keep interval;
+BEGIN
+    DELETE FROM jobq.lease AS l WHERE l.job_id = end_job.id RETURNING l.* INTO held;
+    DELETE FROM jobq.job AS j WHERE j.id = end_job.id RETURNING j.* INTO job;
+    job.attempt := coalesce(held.attempt, job.attempt);
+    SELECT q.keep INTO keep FROM jobq.queue AS q WHERE q.id = job.queue_id;
+    IF keep = '0' THEN
+        DELETE FROM jobq.attempt AS a WHERE a.job_id = end_job.id;
+    ELSE
+        INSERT INTO jobq.finished
+            SELECT job.*, end_job.state, clock_timestamp(), held.started_at, held.worker,
+                   CASE WHEN held.attempt IS NOT NULL THEN end_job.outcome END, NULL, NULL, end_job.error, NULL;
+    END IF;
+END $$;
+
+CREATE FUNCTION jobq.no_such_job(id uuid) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found jobq.job_state;
+BEGIN
+    SELECT f.state INTO found FROM jobq.finished AS f WHERE f.id = no_such_job.id
+        UNION ALL SELECT 'dead' FROM jobq.dead AS d WHERE d.id = no_such_job.id;
+    IF found IS NULL THEN
+        RAISE undefined_object USING MESSAGE = format('job %s does not exist', coalesce(id::text, 'NULL')),
+            HINT = 'It may have finished and be no longer kept.';
+    END IF;
+    RAISE object_not_in_prerequisite_state USING MESSAGE = format('job %s is already %s', id, found);
+END $$;
+
+CREATE FUNCTION jobq.cancel(id uuid) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    queue jobq.queue;
+BEGIN
+    SELECT q.* INTO queue FROM jobq.job AS j JOIN jobq.queue AS q ON q.id = j.queue_id
+        WHERE j.id = cancel.id FOR UPDATE OF j;
+    IF NOT FOUND THEN
+        PERFORM jobq.no_such_job(id);
+    END IF;
+    PERFORM jobq.end_job(id, 'cancelled', 'cancelled', NULL);
+    PERFORM jobq.wake(queue.id, queue.name);
+END $$;
+COMMENT ON FUNCTION jobq.cancel IS
+'Cancels a job that waits or runs. One that runs is not stopped: its outcome is no longer recorded, and its worker is told so by the error of its next call. Locks the job''s row.
+Errors: 42704 no such job, 55000 it has ended already.';
+
+CREATE FUNCTION jobq.retry(id uuid) RETURNS void
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+DECLARE
+    job jobq.job;
+    ended jobq.finished;
+    queue jobq.queue;
+    holder uuid;
+BEGIN
+    SELECT * INTO job FROM jobq.job AS j WHERE j.id = retry.id FOR UPDATE;
+    IF FOUND THEN
+        IF EXISTS (SELECT FROM jobq.lease AS l WHERE l.job_id = retry.id) THEN
+            RAISE object_not_in_prerequisite_state USING MESSAGE = format('job %s is running', id);
+        END IF;
+        UPDATE jobq.job AS j SET run_at = clock_timestamp() WHERE j.id = retry.id AND j.run_at > clock_timestamp();
+    ELSE
+        DELETE FROM jobq.dead AS d WHERE d.id = retry.id RETURNING d.* INTO ended;
+        IF NOT FOUND THEN
+            DELETE FROM jobq.finished AS f WHERE f.id = retry.id AND f.state IN ('cancelled', 'expired') RETURNING f.* INTO ended;
+        END IF;
+        IF ended.id IS NULL THEN
+            PERFORM jobq.no_such_job(id);
+        END IF;
+        PERFORM jobq.revive(ended, clock_timestamp());
+        job.queue_id := ended.queue_id;
+    END IF;
+    SELECT * INTO queue FROM jobq.queue AS q WHERE q.id = job.queue_id;
+    PERFORM jobq.wake(queue.id, queue.name);
+END $$;
+COMMENT ON FUNCTION jobq.retry IS
+'Queues a dead, cancelled or expired job again, to run now and with its attempts given back; a job that waits for a retry or a later time runs now. The id stays, attempt numbers go on.
+Errors: 42704 no such job, 55000 it runs or is completed, 23505 another job waits for its unique key.';
+
+-- Puts an ended job back, with its last attempt written to the attempts.
+CREATE FUNCTION jobq.revive(ended jobq.finished, run_at timestamptz) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    INSERT INTO jobq.attempt (job_id, attempt, started_at, finished_at, status_code, outcome, worker, error, response)
+        SELECT ended.id, ended.attempt, ended.started_at, ended.finished_at, ended.status_code, ended.outcome,
+               ended.worker, ended.error, ended.response
+        WHERE ended.started_at IS NOT NULL;
+    INSERT INTO jobq.job (id, seq, run_at, queue_id, attempt, endpoint_id, priority, failures, max_attempts, key_waits,
+                          type, group_key, unique_key, pushed_by, content_type, headers, payload, body)
+        VALUES (ended.id, ended.seq, revive.run_at, ended.queue_id, ended.attempt, ended.endpoint_id, ended.priority, 0,
+                ended.max_attempts, CASE WHEN ended.unique_key IS NOT NULL THEN true END, ended.type, ended.group_key,
+                ended.unique_key, ended.pushed_by, ended.content_type, ended.headers, ended.payload, ended.body);
+EXCEPTION WHEN unique_violation THEN
+    RAISE unique_violation USING
+        MESSAGE = format('another job waits for unique key "%s"', ended.unique_key),
+        DETAIL = format('Job %s cannot wait for it too.', ended.id);
+END $$;
+
+CREATE FUNCTION jobq.retry_dead(queue text, types text[] DEFAULT NULL, at_most bigint DEFAULT NULL, spread interval DEFAULT NULL) RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found jobq.queue := jobq.queue_named(queue);
+    ended jobq.dead;
+    now timestamptz := clock_timestamp();
+    retried bigint := 0;
+BEGIN
+    IF at_most < 0 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'at_most must not be negative';
+    END IF;
+    IF spread < '0' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'spread must not be negative';
+    END IF;
+    FOR ended IN
+        SELECT d.* FROM jobq.dead AS d
+        WHERE d.queue_id = found.id AND (types IS NULL OR d.type = ANY (types))
+          -- Those whose unique key is waited for, or comes twice, stay dead.
+          AND (d.unique_key IS NULL OR NOT EXISTS (
+                  SELECT FROM jobq.job AS j WHERE j.queue_id = d.queue_id AND j.unique_key = d.unique_key AND j.key_waits)
+               AND NOT EXISTS (
+                  SELECT FROM jobq.dead AS e WHERE e.queue_id = d.queue_id AND e.unique_key = d.unique_key AND e.seq > d.seq))
+        ORDER BY d.finished_at, d.seq LIMIT at_most FOR UPDATE SKIP LOCKED
+    LOOP
+        DELETE FROM jobq.dead AS d WHERE d.id = ended.id;
+        PERFORM jobq.revive(ROW(ended.*)::jobq.finished, now + coalesce(spread, '0') * random());
+        retried := retried + 1;
+    END LOOP;
+    IF retried > 0 THEN
+        PERFORM jobq.wake(found.id, found.name);
+    END IF;
+    RETURN retried;
+END $$;
+COMMENT ON FUNCTION jobq.retry_dead IS
+'Queues a queue''s dead jobs again, oldest first, with their attempts given back: those of some types, at_most so many, at random times within spread from now (default: all now). Returns how many. A dead job whose unique key another job waits for stays dead.
+Errors: 42704 unknown queue, 22023 negative at_most or spread.
+Example: SELECT jobq.retry_dead(''emails'', spread => ''10 min'');';
+
+CREATE FUNCTION jobq.clear(queue text, state text DEFAULT 'queued') RETURNS bigint
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found jobq.queue := jobq.queue_named(queue);
+    gone uuid[];
+BEGIN
+    IF state = 'queued' THEN
+        WITH waiting AS (
+            SELECT j.id FROM jobq.job AS j
+            WHERE j.queue_id = found.id AND NOT EXISTS (SELECT FROM jobq.lease AS l WHERE l.job_id = j.id)
+            FOR UPDATE OF j SKIP LOCKED
+        ), cleared AS (
+            DELETE FROM jobq.job AS j USING waiting AS w
+            WHERE j.id = w.id RETURNING j.id
+        )
+        SELECT array_agg(c.id) INTO gone FROM cleared AS c;
+    ELSIF state = 'dead' THEN
+        WITH cleared AS (DELETE FROM jobq.dead AS d WHERE d.queue_id = found.id RETURNING d.id)
+        SELECT array_agg(c.id) INTO gone FROM cleared AS c;
+    ELSIF state IN ('completed', 'cancelled', 'expired') THEN
+        WITH cleared AS (
+            DELETE FROM jobq.finished AS f WHERE f.queue_id = found.id AND f.state = clear.state::jobq.job_state RETURNING f.id
+        )
+        SELECT array_agg(c.id) INTO gone FROM cleared AS c;
+    ELSE
+        RAISE invalid_parameter_value USING MESSAGE = format('jobs in state "%s" cannot be cleared', state),
+            HINT = 'States that can be cleared are queued, dead, completed, cancelled and expired.';
+    END IF;
+    DELETE FROM jobq.attempt AS a USING unnest(gone) AS g (id) WHERE a.job_id = g.id;
+    RETURN coalesce(cardinality(gone), 0);
+END $$;
+COMMENT ON FUNCTION jobq.clear IS
+'Deletes a queue''s jobs of one state (queued, dead, completed, cancelled, expired) without a trace and returns how many. Jobs that run, and those being claimed at this moment, stay.
+Errors: 42704 unknown queue, 22023 other state.';
+
+CREATE FUNCTION jobq.maintain() RETURNS bigint
+    LANGUAGE c SECURITY DEFINER
+    AS 'MODULE_PATHNAME', 'jobq_maintain';
+COMMENT ON FUNCTION jobq.maintain() IS
+'Takes back jobs whose lease has ended and deletes finished jobs that are no longer kept, up to 10000 of each; returns how many it dealt with. The dispatcher does this by itself; without the preload let a timer call it.';

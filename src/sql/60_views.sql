@@ -1,0 +1,88 @@
+-- Seeing.
+
+CREATE VIEW jobq.jobs AS
+    SELECT j.id, q.name AS queue, j.type,
+           CASE WHEN l.job_id IS NULL THEN 'queued' ELSE 'running' END::jobq.job_state AS state,
+           j.payload, j.body, j.content_type, j.headers, j.priority, j.run_at, j.expires_at,
+           coalesce(l.attempt, j.attempt) AS attempt, j.failures, j.max_attempts, j.group_key, j.unique_key,
+           j.pushed_by, l.worker, jobq.created_at(j.id) AS created_at, l.started_at,
+           NULL::timestamptz AS finished_at, NULL::interval AS duration, l.lease_until, l.progress, l.note,
+           NULL::jsonb AS result,
+           CASE WHEN j.attempt > 0 THEN (
+               SELECT a.error FROM jobq.attempt AS a WHERE a.job_id = j.id ORDER BY a.attempt DESC LIMIT 1
+           ) END AS error
+    FROM jobq.job AS j
+    JOIN jobq.queue AS q ON q.id = j.queue_id
+    LEFT JOIN jobq.lease AS l ON l.job_id = j.id
+    UNION ALL
+    SELECT f.id, q.name, f.type, f.state, f.payload, f.body, f.content_type, f.headers, f.priority, f.run_at,
+           f.expires_at, f.attempt, f.failures, f.max_attempts, f.group_key, f.unique_key, f.pushed_by, f.worker,
+           jobq.created_at(f.id), f.started_at, f.finished_at, f.finished_at - f.started_at, NULL, NULL, NULL,
+           f.result, f.error
+    FROM jobq.finished AS f
+    JOIN jobq.queue AS q ON q.id = f.queue_id
+    UNION ALL
+    SELECT d.id, q.name, d.type, d.state, d.payload, d.body, d.content_type, d.headers, d.priority, d.run_at,
+           d.expires_at, d.attempt, d.failures, d.max_attempts, d.group_key, d.unique_key, d.pushed_by, d.worker,
+           jobq.created_at(d.id), d.started_at, d.finished_at, d.finished_at - d.started_at, NULL, NULL, NULL,
+           d.result, d.error
+    FROM jobq.dead AS d
+    JOIN jobq.queue AS q ON q.id = d.queue_id;
+COMMENT ON VIEW jobq.jobs IS 'Every job that is known, live and ended. started_at and duration are those of the last attempt; error is the last failure''s.';
+
+CREATE VIEW jobq.attempts AS
+    SELECT a.job_id AS id, a.attempt, a.started_at, a.finished_at, a.finished_at - a.started_at AS duration,
+           a.outcome, a.status_code, a.error, a.response, a.worker
+    FROM jobq.attempt AS a
+    UNION ALL
+    SELECT f.id, f.attempt, f.started_at, f.finished_at, f.finished_at - f.started_at, f.outcome,
+           f.status_code, f.error, f.response, f.worker
+    FROM jobq.finished AS f WHERE f.started_at IS NOT NULL
+    UNION ALL
+    SELECT d.id, d.attempt, d.started_at, d.finished_at, d.finished_at - d.started_at, d.outcome,
+           d.status_code, d.error, d.response, d.worker
+    FROM jobq.dead AS d WHERE d.started_at IS NOT NULL
+    UNION ALL
+    SELECT l.job_id, l.attempt, l.started_at, NULL, NULL, NULL, NULL, NULL, NULL, l.worker
+    FROM jobq.lease AS l;
+COMMENT ON VIEW jobq.attempts IS 'Every attempt at every job that is known: one delivery, or one pull. An attempt that is under way has no outcome yet.';
+
+CREATE VIEW jobq.stats AS
+    SELECT q.name AS queue, e.name AS endpoint, q.paused, w.due, w.scheduled, r.running, d.dead, w.oldest_due,
+           f.finished_per_minute, f.median_duration, f.p99_duration
+    FROM jobq.queue AS q
+    LEFT JOIN jobq.endpoint AS e ON e.id = q.endpoint_id
+    LEFT JOIN LATERAL (SELECT count(*) AS running FROM jobq.lease AS l WHERE l.queue_id = q.id) AS r ON true
+    LEFT JOIN LATERAL (
+        SELECT count(*) FILTER (WHERE j.run_at <= clock_timestamp()) - r.running AS due,
+               count(*) FILTER (WHERE j.run_at > clock_timestamp()) AS scheduled,
+               (SELECT clock_timestamp() - min(o.run_at) FROM jobq.job AS o
+                WHERE o.queue_id = q.id AND o.run_at <= clock_timestamp()
+                  AND NOT EXISTS (SELECT FROM jobq.lease AS l WHERE l.job_id = o.id)) AS oldest_due
+        FROM jobq.job AS j WHERE j.queue_id = q.id
+    ) AS w ON true
+    LEFT JOIN LATERAL (SELECT count(*) AS dead FROM jobq.dead AS d WHERE d.queue_id = q.id) AS d ON true
+    LEFT JOIN LATERAL (
+        SELECT count(*) AS finished_per_minute,
+               percentile_cont(0.5) WITHIN GROUP (ORDER BY f.finished_at - f.started_at) AS median_duration,
+               percentile_cont(0.99) WITHIN GROUP (ORDER BY f.finished_at - f.started_at) AS p99_duration
+        FROM jobq.finished AS f
+        WHERE f.queue_id = q.id AND f.state = 'completed' AND f.finished_at > clock_timestamp() - interval '1 min'
+    ) AS f ON true;
+COMMENT ON VIEW jobq.stats IS 'A row a queue, counted when it is read: jobs that are due, scheduled for later (retries included), running and dead; how long the oldest due job has waited; completed in the last minute, and how long those ran.';
+
+CREATE FUNCTION jobq.job(id uuid) RETURNS SETOF jobq.jobs
+    LANGUAGE sql STABLE SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+    SELECT * FROM jobq.jobs AS j WHERE j.id = job.id;
+$$;
+COMMENT ON FUNCTION jobq.job IS 'The row of jobq.jobs for one job; none where it is not known.';
+
+CREATE FUNCTION jobq.status(
+    OUT component text, OUT database text, OUT pid int, OUT state text, OUT since timestamptz,
+    OUT in_flight int, OUT delivered bigint, OUT failed bigint, OUT message text) RETURNS SETOF record
+    LANGUAGE c AS 'MODULE_PATHNAME', 'jobq_status';
+COMMENT ON FUNCTION jobq.status() IS 'What runs where: the launcher and each database''s dispatcher, which database waits for a worker slot, and what is wrong. Superusers see every database, others the one they are in.';
+
+CREATE FUNCTION jobq.preloaded() RETURNS boolean
+    LANGUAGE c AS 'MODULE_PATHNAME', 'jobq_preloaded';
+COMMENT ON FUNCTION jobq.preloaded() IS 'Whether the server loaded the library at its start, so that it can deliver.';
