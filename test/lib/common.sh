@@ -258,7 +258,7 @@ build_and_install() {
         in_group make -s -C "$ROOT" PG_CONFIG="$PG_CONFIG" clean >"$WORK/log/build.log" 2>&1 || true
     fi
     echo "$target" >"$stamp"
-    if ! in_group make -C "$ROOT" -j "$(nproc)" PG_CONFIG="$PG_CONFIG" >"$WORK/log/build.log" 2>&1; then
+    if ! in_group make -C "$ROOT" -j "$(nproc)" PG_CONFIG="$PG_CONFIG" WERROR=-Werror >"$WORK/log/build.log" 2>&1; then
         tail -n 60 "$WORK/log/build.log"
         die "the build failed"
     fi
