@@ -60,6 +60,7 @@ missing_packages() {
         headers+=(doctest/doctest.h doctest-dev)
         perl -MTest::More -MTAP::Harness -MHTTP::Tiny -MJSON::PP -e 1 2>/dev/null || echo perl
         perl -MIPC::Run -e 1 2>/dev/null || echo libipc-run-perl
+        /usr/bin/python3 -c 'import psycopg2' 2>/dev/null || echo python3-psycopg2
     fi
     local i
     if ! command -v g++ >/dev/null; then
@@ -175,7 +176,7 @@ own_work() {
     mkdir "$WORK/home" "$WORK/src" "$WORK/sock" "$WORK/tmp"
     # A copy, because the checkout may lie where the server's user cannot look.
     local part
-    for part in sql expected test; do
+    for part in sql expected test README.md; do
         [[ ! -e $ROOT/$part ]] || tar -C "$ROOT" --exclude=test/unit --exclude=test/log -cf - "$part" |
             tar -C "$WORK/src" --no-same-owner -xf -
     done
