@@ -10,7 +10,9 @@
 // has ended and its lease is seen, and looks again from a new snapshot. The unique index on the
 // leases' groups is the net.
 //
-// Locks: job row, then group (try), then lease row.
+// Where a claim begins to look, and what it tells of that to the next one: core/bound.hpp.
+//
+// Locks: table job, job row, then group (try), then lease row.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +20,14 @@
 #include <string_view>
 #include <vector>
 
+#include "core/bound.hpp"
 #include "pg/spi.hpp"
 #include "queue/queues.hpp"
 
 namespace jobq::queue {
+
+// A lease that is never over would never be given to somebody else. A leap year, in microseconds.
+constexpr int64 longest_lease = 366 * USECS_PER_DAY;
 
 struct ClaimOrder {
     int32 queue_id;
@@ -35,6 +41,7 @@ struct ClaimOrder {
     std::optional<int32>
         endpoint_id;           // set: a delivery, to this endpoint unless a job names another
     std::vector<int32> closed; // jobs that name one of these endpoints are passed over
+    bool by_clock = true;      // due is now
 };
 
 // A claimed job. The row lives as long as the Spi.
@@ -51,7 +58,9 @@ struct ClaimedJob {
         max_attempts_,
         keyed_,
         expires_at_,
-        endpoint_id_
+        endpoint_id_,
+        run_at_,
+        seq_
     };
     pg::Row row;
     core::Uuid id;
@@ -59,11 +68,15 @@ struct ClaimedJob {
 
     std::optional<std::string_view> type() const { return row.maybe_text(type_); }
     std::optional<std::string_view> group_key() const { return row.maybe_text(group_key_); }
+    core::Place place() const { return {row.timestamp(run_at_), row.int8(seq_)}; }
 };
 
 // Claims up to order.limit jobs, best first. Jobs found expired are ended on the way and do not
 // count.
 std::vector<ClaimedJob> claim(const pg::Spi& spi, const ClaimOrder& order);
+
+// Whether the queue has a job that is due and not running.
+bool has_due(const pg::Spi& spi, int32 queue_id, TimestampTz now);
 
 // When the queue's next job that is not due yet will be; nothing if there is none.
 std::optional<TimestampTz> next_due(const pg::Spi& spi, int32 queue_id, TimestampTz after);

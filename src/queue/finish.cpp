@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include "core/backoff.hpp"
+#include "pg/locks.hpp"
 #include "pg/xact.hpp"
 #include "queue/finish.hpp"
 #include "queue/wake.hpp"
 
 extern "C" {
 #include "common/pg_prng.h"
+#include "utils/guc.h"
 }
 
 // What a job takes along when it ends, but for its attempt, which is the lease's.
@@ -128,24 +130,35 @@ void keep_attempts(const pg::Spi& spi, std::span<const Last> items) {
                      a.outcome.param(), a.worker.param(), a.error.param(), a.response.param()});
 }
 
+enum class Key { ours, taken, undecided };
+
 // Lets a job with a unique key wait again, unless a newer one waits for the key: then nothing
-// changes. May wait for a push of the same key that is not committed yet.
-bool wait_for_key(const pg::Spi& spi, const core::Uuid& id) {
+// changes. While a push of the same key is not committed yet, this waits for it, or with
+// OnLocked::skip leaves it undecided.
+Key wait_for_key(const pg::Spi& spi, const core::Uuid& id, OnLocked locked) {
     static pg::Statement taken(R"(
         SELECT o.id FROM jobq.job AS j, jobq.job AS o
         WHERE j.id = $1 AND o.queue_id = j.queue_id AND o.unique_key = j.unique_key AND o.key_waits)");
     static pg::Statement take("UPDATE jobq.job AS j SET key_waits = true WHERE j.id = $1");
     if (!taken.run(spi, {pg::param(id)}).empty())
-        return false;
+        return Key::taken;
     pg::Subtransaction sub;
     try {
+        // Goes back with the subtransaction, whichever way that ends.
+        if (locked == OnLocked::skip)
+            pg::guarded([] {
+                set_config_option("lock_timeout", "1ms", PGC_USERSET, PGC_S_SESSION,
+                                  GUC_ACTION_SAVE, true, 0, false);
+            });
         take.run(spi, {pg::param(id)});
         sub.commit();
-        return true;
+        return Key::ours;
     } catch (const pg::Error& error) {
-        if (error.sqlstate != ERRCODE_UNIQUE_VIOLATION)
-            throw;
-        return false;
+        if (error.sqlstate == ERRCODE_UNIQUE_VIOLATION)
+            return Key::taken;
+        if (error.sqlstate == ERRCODE_LOCK_NOT_AVAILABLE && locked == OnLocked::skip)
+            return Key::undecided;
+        throw;
     }
 }
 
@@ -178,8 +191,8 @@ TimestampTz next_run(const Failure& item, const core::Backoff& backoff, int fail
         return was_due;
     case Ending::fail:
         return now + core::wait(backoff, failures, pg_prng_double(&pg_global_prng_state)).count();
-    default:
-        return now;
+    default: // before what has come due since
+        return std::min(now, was_due);
     }
 }
 
@@ -214,6 +227,7 @@ std::vector<Ended> complete(const pg::Spi& spi, std::span<const Completion> item
 #undef COMPLETE
     if (items.empty())
         return {};
+    pg::lock_for_writing("job");
     std::size_t n = items.size();
     pg::ArrayBuilder ids(UUIDOID, n), attempts(INT4OID, n), results(JSONBOID, n),
         outcomes(TEXTOID, n), codes(INT4OID, n), responses(TEXTOID, n);
@@ -234,29 +248,33 @@ std::vector<Ended> complete(const pg::Spi& spi, std::span<const Completion> item
         // A group or a limit had held others back.
         if (row.boolean(5) && row.int4(3) != woken) {
             woken = row.int4(3);
-            wake::note(woken, row.text(4));
+            wake::note_room(woken, row.text(4));
         }
     }
     return ended;
 }
 
 std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLocked locked) {
-    static pg::Statement take(R"(
-        DELETE FROM jobq.lease AS l
-        USING unnest($1::uuid[], $2::int[]) WITH ORDINALITY AS t (id, attempt, n), jobq.job AS j, jobq.queue AS q
-        WHERE l.job_id = t.id AND l.attempt = t.attempt AND j.id = t.id AND q.id = j.queue_id
-        RETURNING t.n, l.started_at, l.worker, j.queue_id, q.name, j.failures::int, j.max_attempts::int, j.run_at,
+    static pg::Statement held(R"(
+        SELECT t.n, l.started_at, l.worker, j.queue_id, q.name, j.failures::int, j.max_attempts::int, j.run_at,
                   j.key_waits IS NOT NULL,
                   coalesce((q.types -> j.type ->> 'retry_first')::interval, q.retry_first),
                   coalesce((q.types -> j.type ->> 'retry_longest')::interval, q.retry_longest),
                   coalesce((q.types -> j.type ->> 'retry_factor')::float8, q.retry_factor),
-                  coalesce((q.types -> j.type ->> 'retry_jitter')::float8, q.retry_jitter))");
+                  coalesce((q.types -> j.type ->> 'retry_jitter')::float8, q.retry_jitter),
+                  j.priority::int, j.group_key IS NOT NULL
+        FROM (SELECT DISTINCT ON (u.id, u.attempt) * FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY AS u (id, attempt, n)) AS t,
+             jobq.lease AS l, jobq.job AS j, jobq.queue AS q
+        WHERE l.job_id = t.id AND l.attempt = t.attempt AND j.id = t.id AND q.id = j.queue_id)");
+    static pg::Statement end(
+        "DELETE FROM jobq.lease AS l USING unnest($1::uuid[]) AS t (id) WHERE l.job_id = t.id");
     static pg::Statement queue_again(R"(
         UPDATE jobq.job AS j SET attempt = t.attempt, failures = t.failures, run_at = t.run_at
         FROM unnest($1::uuid[], $2::int[], $3::int[], $4::timestamptz[]) AS t (id, attempt, failures, run_at)
         WHERE j.id = t.id)");
     if (items.empty())
         return {};
+    pg::lock_for_writing("job");
 
     pg::ArrayBuilder wanted(UUIDOID, items.size());
     for (const Failure& item : items)
@@ -278,9 +296,9 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
         again_attempts(INT4OID, candidates.size()), again_failures(INT4OID, candidates.size()),
         again_at(TIMESTAMPTZOID, candidates.size());
     int32 woken = 0;
-    // Runs after the locks are held, so its snapshot is newer: what it deletes are the running
-    // attempts.
-    for (auto row : take.run(spi, {ids.param(), attempts.param()})) {
+    // Runs after the locks are held, so its snapshot is newer: what it finds are the running
+    // attempts, and they stay so, because a lease changes only under the lock of its job.
+    for (auto row : held.run(spi, {ids.param(), attempts.param()})) {
         const Failure& item = *candidates[static_cast<std::size_t>(row.int8(1) - 1)];
         bool charged = item.ending != Ending::release;
         int failures = row.int4(6) + (charged ? 1 : 0);
@@ -294,14 +312,18 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
                   item.status_code,
                   item.error ? std::optional<std::string>(*item.error) : std::nullopt,
                   item.response};
+        bool dies = item.ending == Ending::bury || (charged && failures >= row.int4(7));
+        Key key = dies || !row.boolean(9) ? Key::ours : wait_for_key(spi, item.id, locked);
+        if (key == Key::undecided)
+            continue;
         if (row.int4(4) != woken) {
             woken = row.int4(4);
-            wake::note(woken, row.text(5));
+            wake::note_room(woken, row.text(5));
         }
-        if (item.ending == Ending::bury || (charged && failures >= row.int4(7))) {
+        if (dies) {
             dead.push_back(std::move(last));
             ended.push_back({.id = item.id, .attempt = item.attempt, .dead = true});
-        } else if (row.boolean(9) && !wait_for_key(spi, item.id)) {
+        } else if (key == Key::taken) {
             last.error =
                 "a newer job waits for its unique key" + (last.error ? "; " + *last.error : "");
             superseded.push_back(std::move(last));
@@ -312,11 +334,18 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
             again_attempts.add(pg::param(item.attempt));
             again_failures.add(pg::param(failures));
             again_at.add(pg::timestamp_param(run_at));
+            wake::note(
+                row.int4(4), row.text(5),
+                {.priority = row.int4(14), .place = {run_at, 0}, .grouped = row.boolean(15)});
             tried.push_back(std::move(last));
             ended.push_back(
                 {.id = item.id, .attempt = item.attempt, .waits = true, .run_at = run_at});
         }
     }
+    pg::ArrayBuilder over(UUIDOID, ended.size());
+    for (const Ended& job : ended)
+        over.add(pg::param(job.id));
+    end.run(spi, {over.param()});
     if (!tried.empty()) {
         queue_again.run(spi, {again_ids.param(), again_attempts.param(), again_failures.param(),
                               again_at.param()});
@@ -346,8 +375,10 @@ std::vector<core::Uuid> still_running(const pg::Spi& spi, std::span<const core::
 }
 
 void expire(const pg::Spi& spi, std::span<const core::Uuid> ids) {
-    static pg::Statement claims(
-        "SELECT j.id, j.attempt, j.failures::int FROM jobq.job AS j WHERE j.id = ANY ($1)");
+    // Seen as they are since they were locked: another claim may have been quicker.
+    static pg::Statement claims(R"(
+        SELECT j.id, j.attempt, j.failures::int FROM jobq.job AS j
+        WHERE j.id = ANY ($1) AND (SELECT true FROM jobq.lease AS l WHERE l.job_id = j.id) IS NULL)");
     pg::ArrayBuilder wanted(UUIDOID, ids.size());
     for (const auto& id : ids)
         wanted.add(pg::param(id));

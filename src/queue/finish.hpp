@@ -73,7 +73,7 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
 std::vector<core::Uuid> still_running(const pg::Spi& spi, std::span<const core::Uuid> ids,
                                       std::span<const int32> attempts);
 
-// Ends jobs that are locked by this transaction and not running as expired.
+// Ends those of these jobs that do not run as expired. They are locked by this transaction.
 void expire(const pg::Spi& spi, std::span<const core::Uuid> ids);
 
 // Ends attempts whose lease is over by the clock, up to limit of them. Returns how many.

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include "pg/call.hpp"
+#include "pg/locks.hpp"
+#include "queue/claim.hpp"
 #include "queue/finish.hpp"
 #include "queue/queues.hpp"
 #include "queue/wake.hpp"
@@ -25,11 +27,15 @@ Error not_running(const pg::Spi& spi, const core::Uuid& id, int32 attempt) {
     if (row.null(2))
         return Error(ERRCODE_UNDEFINED_OBJECT, fmt::format("job {} does not exist", name))
             .with_hint("It may have finished and be no longer kept.");
-    if (row.null(1))
-        return Error(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
-                     fmt::format("job {} is not running", name))
-            .with_detail(fmt::format("It is {}.", row.text(2)))
-            .with_hint("The lease may have ended; see jobq.extend.");
+    if (row.null(1)) {
+        auto state = row.text(2);
+        Error error(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
+                    fmt::format("job {} is not running", name));
+        error.detail = fmt::format("It is {}.", state);
+        if (state == "queued" || state == "dead")
+            error.hint = "The lease may have ended; see jobq.extend.";
+        return error;
+    }
     return Error(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                  fmt::format("attempt {} of job {} is not the one that is running", attempt, name))
         .with_detail(fmt::format("Attempt {} is.", row.int4(1)))
@@ -92,6 +98,8 @@ std::optional<Datum> delay_argument(const pg::Call& call, int i, std::string_vie
     TimestampTz now = pg::clock();
     if (delay && pg::add(now, *delay) < now)
         throw Error(ERRCODE_INVALID_PARAMETER_VALUE, fmt::format("{} must not be negative", name));
+    if (delay && TIMESTAMP_NOT_FINITE(pg::add(now, *delay)))
+        throw Error(ERRCODE_INVALID_PARAMETER_VALUE, fmt::format("{} must be finite", name));
     return delay;
 }
 
@@ -100,6 +108,8 @@ std::optional<Datum> lease_argument(const pg::Call& call, int i) {
     TimestampTz now = pg::clock();
     if (lease && pg::add(now, *lease) <= now)
         throw Error(ERRCODE_INVALID_PARAMETER_VALUE, "lease must be greater than zero");
+    if (lease && pg::add(now, *lease) - now > queue::longest_lease)
+        throw Error(ERRCODE_INVALID_PARAMETER_VALUE, "lease must not be longer than a year");
     return lease;
 }
 
@@ -138,6 +148,7 @@ pg::Rows extend(const pg::Spi& spi, const pg::Param& ids, const pg::Param& attem
             note = coalesce($5, l.note)
         FROM held AS h WHERE l.job_id = h.id AND l.attempt = h.attempt
         RETURNING l.job_id, l.lease_until)");
+    pg::lock_for_writing("job");
     return move.run(spi, {ids, attempts,
                           lease ? pg::Param{INTERVALOID, *lease} : pg::null_param(INTERVALOID),
                           progress, note});
@@ -274,5 +285,13 @@ JOBQ_FUNCTION(jobq_wake) {
     call.require(0, "queue_id");
     call.require(1, "queue");
     queue::wake::note(call.int4(0), call.text(1));
+    return 0;
+}
+
+JOBQ_FUNCTION(jobq_wake_taken) {
+    call.require(0, "queue_id");
+    call.require(1, "queue");
+    queue::wake::note_room(call.int4(0), call.text(1));
+    queue::wake::note_taken(call.int4(0), {call.timestamp(2), call.int8(3)});
     return 0;
 }

@@ -26,7 +26,7 @@ struct PullArguments {
         lease = call.maybe(2);
         types = call.maybe(3);
         worker = call.maybe_text(4);
-        due = call.maybe_timestamp(5).value_or(pg::clock());
+        at = call.maybe_timestamp(5);
         if (IsolationUsesXactSnapshot())
             throw Error(ERRCODE_FEATURE_NOT_SUPPORTED,
                         "jobs can only be pulled in a READ COMMITTED transaction")
@@ -37,7 +37,7 @@ struct PullArguments {
     std::size_t batch;
     std::optional<Datum> lease, types;
     std::optional<std::string_view> worker;
-    TimestampTz due;
+    std::optional<TimestampTz> at;
 };
 
 TimestampTz lease_end(Datum interval) {
@@ -45,6 +45,8 @@ TimestampTz lease_end(Datum interval) {
     TimestampTz until = pg::add(now, interval);
     if (until <= now)
         throw Error(ERRCODE_INVALID_PARAMETER_VALUE, "lease must be greater than zero");
+    if (until - now > queue::longest_lease)
+        throw Error(ERRCODE_INVALID_PARAMETER_VALUE, "lease must not be longer than a year");
     return until;
 }
 
@@ -64,12 +66,13 @@ std::size_t pull(const pg::Spi& spi, std::string_view name, const PullArguments&
                                    .queue = name,
                                    .limit = limit,
                                    .max_running = queue.max_running,
-                                   .due = arguments.due,
+                                   .due = arguments.at.value_or(pg::clock()),
                                    .lease_until = lease_until,
                                    .types = arguments.types,
                                    .worker = arguments.worker,
                                    .endpoint_id = {},
-                                   .closed = {}});
+                                   .closed = {},
+                                   .by_clock = !arguments.at});
     using Job = queue::ClaimedJob;
     for (const Job& job : jobs) {
         auto column = [&](Job::Column column, Oid type) {

@@ -142,11 +142,16 @@ std::optional<int32> insert_one(const pg::Spi& spi, const PushSettings& s,
 std::optional<core::Uuid> hold_waiting(const pg::Spi& spi, const PushSettings& s,
                                        const NewJob& job) {
     static pg::Statement hold(R"(
-        SELECT j.id FROM jobq.job AS j, jobq.queue AS q
+        SELECT j.id, j.queue_id, j.priority::int, j.run_at, j.seq FROM jobq.job AS j, jobq.queue AS q
         WHERE q.name = $1 AND j.queue_id = q.id AND j.unique_key = $2 AND j.key_waits
         FOR KEY SHARE OF j)");
     auto rows = hold.run(spi, {pg::param(s.queue), pg::text_param(job.unique_key)});
-    return rows.empty() ? std::nullopt : std::optional(rows[0].uuid(1));
+    if (rows.empty())
+        return std::nullopt;
+    auto row = rows[0];
+    wake::note(row.int4(2), s.queue,
+               {.priority = row.int4(3), .place = {row.timestamp(4), row.int8(5)}, .held = true});
+    return row.uuid(1);
 }
 
 std::optional<core::Uuid> replace_waiting(const pg::Spi& spi, const PushSettings& s,
@@ -189,7 +194,8 @@ core::Uuid push_one(const pg::Spi& spi, const PushSettings& s, std::optional<int
             waiting = hold_waiting(spi, s, job);
             break;
         case OnConflict::replace:
-            waiting = replace_waiting(spi, s, endpoint, job);
+            if (hold_waiting(spi, s, job))
+                waiting = replace_waiting(spi, s, endpoint, job);
             break;
         case OnConflict::error:
             throw Error(ERRCODE_UNIQUE_VIOLATION,
@@ -322,7 +328,8 @@ void apply_options(PushSettings& settings, std::optional<Datum> options,
         } else if (std::find(others.begin(), others.end(), field.key) == others.end()) {
             throw Error(ERRCODE_INVALID_PARAMETER_VALUE,
                         fmt::format("unknown key \"{}\" in options", field.key))
-                .with_hint(fmt::format("Known keys are {}.", fmt::join(option_keys, ", ")));
+                .with_hint(fmt::format("Known keys are {}{}{}.", fmt::join(others, ", "),
+                                       others.empty() ? "" : ", ", fmt::join(option_keys, ", ")));
         }
     }
 }
@@ -355,7 +362,12 @@ std::vector<core::Uuid> push(const PushSettings& settings, std::vector<NewJob> j
         insert_plain(spi, settings, endpoint, jobs, ids, found);
         queue_id = found ? *found : require_queue(spi, settings.queue).id;
     }
-    wake::note(queue_id, settings.queue);
+    wake::Arrival arrival{.priority = settings.priority, .place = {settings.run_at, 0}};
+    for (const NewJob& job : jobs) {
+        arrival.place.run_at = std::min(arrival.place.run_at, job.run_at.value_or(settings.run_at));
+        arrival.grouped |= job.group_key.has_value();
+    }
+    wake::note(queue_id, settings.queue, arrival);
     return ids;
 }
 

@@ -34,19 +34,34 @@ struct Mapping {
 constexpr std::array<std::string_view, 6> trigger_keys{
     "columns", "type_column", "group_column", "unique_column", "delay", "priority"};
 
+// A virtual column has no value when a trigger fires.
+bool is_virtual([[maybe_unused]] Form_pg_attribute attribute) {
+#if PG_VERSION_NUM >= 180000
+    return attribute->attgenerated == ATTRIBUTE_GENERATED_VIRTUAL;
+#else
+    return false;
+#endif
+}
+
 int column_named(TupleDesc table, std::string_view name, std::string_view key) {
     std::string terminated(name);
     int column = pg::guarded([&] { return SPI_fnumber(table, terminated.c_str()); });
     if (column <= 0)
         throw Error(ERRCODE_UNDEFINED_COLUMN,
                     fmt::format("column \"{}\" named in options.{} does not exist", name, key));
+    if (is_virtual(TupleDescAttr(table, column - 1)))
+        throw Error(ERRCODE_FEATURE_NOT_SUPPORTED,
+                    fmt::format("column \"{}\" named in options.{} is a virtual generated column",
+                                name, key))
+            .with_hint("Make it STORED, or compute it where the job is done.");
     return column;
 }
 
 std::vector<int> all_columns(TupleDesc table) {
     std::vector<int> columns;
     for (int i = 1; i <= table->natts; ++i)
-        if (!TupleDescAttr(table, i - 1)->attisdropped)
+        if (auto attribute = TupleDescAttr(table, i - 1);
+            !attribute->attisdropped && !is_virtual(attribute))
             columns.push_back(i);
     return columns;
 }

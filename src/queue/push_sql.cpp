@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "pg/call.hpp"
+#include "queue/checks.hpp"
 #include "queue/push.hpp"
 
 namespace {
@@ -58,6 +59,9 @@ JOBQ_FUNCTION(jobq_push_bytes) {
     auto settings = queue::push_settings(call.text(0), call.maybe_timestamp(4), call.maybe(5),
                                          call.null(6) ? 0 : call.int4(6));
     settings.content_type = call.text(2);
+    if (settings.content_type->empty())
+        throw pg::Error(ERRCODE_INVALID_PARAMETER_VALUE, "content_type must not be empty");
+    queue::check_label("content_type", settings.content_type);
     queue::NewJob job{
         call.maybe(1), call.maybe_text(3), call.maybe_text(7), call.maybe_text(8), {}};
     return uuid_datum(push_single(call, settings, job, call.maybe(9))[0]);

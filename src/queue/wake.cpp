@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "pg/call.hpp"
+#include "queue/bounds.hpp"
 #include "queue/wake.hpp"
 
 extern "C" {
@@ -16,21 +17,39 @@ namespace {
 
 constexpr std::size_t most_queues = 32;
 
+constexpr std::size_t most_raises = 32;
+
 // Nest levels are those of GetCurrentTransactionNestLevel(): 1 is the transaction itself, and 0
 // here means "not noted". An entry belongs to the outermost level that noted it.
 struct Noted {
     int32 id;
     int level;
+    bool wakes;                      // else it is about the bounds only
+    bool anything;                   // the bounds are to be forgotten
+    bool grouped;                    // a job of a group arrived
+    std::array<int32, 4> priorities; // of what became claimable
+    std::size_t size;
+    core::Place low;                // its lowest place
+    core::Place low_if_rolled_back; // of what is claimable again then
     char channel[NAMEDATALEN];
+};
+
+struct Raise {
+    int32 queue, priority;
+    core::Place to;
+    uint64 generation;
 };
 
 struct Pending {
     std::array<Noted, most_queues> queues;
     std::size_t size;
+    std::array<Raise, most_raises> raises;
+    std::size_t raised;
     int overflow, settings, extension;
 
-    bool empty() const { return size == 0 && overflow + settings + extension == 0; }
-    void clear() { size = 0, overflow = settings = extension = 0; }
+    std::span<Noted> noted() { return {queues.data(), size}; }
+    bool empty() const { return size == 0 && raised == 0 && overflow + settings + extension == 0; }
+    void clear() { size = raised = 0, overflow = settings = extension = 0; }
 };
 
 Pending pending;
@@ -66,20 +85,55 @@ void before_commit() {
                 errhint("Add jobq to shared_preload_libraries and restart the server."));
     if (dispatcher_present())
         return;
-    Async_Notify(dispatcher_channel, "");
-    for (std::size_t i = 0; i < pending.size; ++i)
-        Async_Notify(pending.queues[i].channel, "");
+    bool wakes = pending.overflow + pending.settings + pending.extension != 0;
+    for (const Noted& noted : pending.noted())
+        if (noted.wakes) {
+            Async_Notify(noted.channel, "");
+            wakes = true;
+        }
+    if (wakes)
+        Async_Notify(dispatcher_channel, "");
+}
+
+void move_bounds() noexcept {
+    if (pending.overflow + pending.extension != 0)
+        bounds::forget_all();
+    for (const Noted& noted : pending.noted()) {
+        if (noted.anything)
+            bounds::forget(noted.id);
+        for (std::size_t i = 0; i < noted.size; ++i)
+            bounds::note(noted.id, noted.priorities[i], noted.low);
+        if (noted.grouped)
+            bounds::note_group(noted.id);
+    }
+    // After what this transaction noted itself, which they are not to go over.
+    for (const Raise& raise : std::span(pending.raises.data(), pending.raised))
+        bounds::raise(raise.queue, raise.priority, raise.to, raise.generation);
+}
+
+// Of the whole transaction, or of a part of it: lower than need be does no harm.
+void move_bounds_back() noexcept {
+    pending.raised = 0;
+    if (pending.overflow != 0)
+        bounds::forget_all();
+    for (const Noted& noted : pending.noted()) {
+        if (noted.anything)
+            bounds::forget(noted.id);
+        bounds::lower(noted.id, noted.low_if_rolled_back);
+    }
 }
 
 void after_commit() noexcept {
     Wakeup wakeup;
-    for (std::size_t i = 0; i < pending.size; ++i)
-        wakeup.queues.add(pending.queues[i].id);
+    for (const Noted& noted : pending.noted())
+        if (noted.wakes)
+            wakeup.queues.add(noted.id);
     if (pending.overflow != 0)
         wakeup.queues.add_all();
     wakeup.settings = pending.settings != 0;
     wakeup.extension = pending.extension != 0;
-    listener->committed(wakeup);
+    if (!wakeup.empty())
+        listener->committed(wakeup);
 }
 
 // PostgreSQL calls these two; before_commit() may raise over them, so nothing here needs a
@@ -92,6 +146,7 @@ void on_transaction(XactEvent event, void*) {
         before_commit();
         break;
     case XACT_EVENT_COMMIT:
+        move_bounds();
         if (listener != nullptr)
             after_commit();
         pending.clear();
@@ -102,6 +157,7 @@ void on_transaction(XactEvent event, void*) {
         pending.clear();
         break;
     case XACT_EVENT_ABORT:
+        move_bounds_back();
         pending.clear();
         break;
     default:
@@ -119,6 +175,7 @@ void on_subtransaction(SubXactEvent event, SubTransactionId, SubTransactionId, v
         return;
     int level = GetCurrentTransactionNestLevel();
     if (event == SUBXACT_EVENT_ABORT_SUB) {
+        move_bounds_back();
         auto* end = std::remove_if(pending.queues.data(), pending.queues.data() + pending.size,
                                    [level](const Noted& noted) { return noted.level >= level; });
         pending.size = static_cast<std::size_t>(end - pending.queues.data());
@@ -126,8 +183,8 @@ void on_subtransaction(SubXactEvent event, SubTransactionId, SubTransactionId, v
         drop_from(pending.settings, level);
         drop_from(pending.extension, level);
     } else if (event == SUBXACT_EVENT_COMMIT_SUB) {
-        for (std::size_t i = 0; i < pending.size; ++i)
-            pending.queues[i].level = std::min(pending.queues[i].level, level - 1);
+        for (Noted& noted : pending.noted())
+            noted.level = std::min(noted.level, level - 1);
         for (int* noted : {&pending.overflow, &pending.settings, &pending.extension})
             *noted = std::min(*noted, level - 1);
     }
@@ -143,30 +200,74 @@ void register_callbacks() {
     callbacks_registered = true;
 }
 
-} // namespace
-
-void note(int32 queue_id, std::string_view name) {
+// The queue's entry, made if need be; none where there is no room, which counts as "anything
+// anywhere". Without a name the entry wakes nobody.
+Noted* entry(int32 queue_id, std::string_view name) {
     register_callbacks();
     int level = GetCurrentTransactionNestLevel();
-    for (std::size_t i = 0; i < pending.size; ++i) {
-        if (pending.queues[i].id != queue_id)
-            continue;
-        set_level(pending.queues[i].level, level);
+    auto queues = pending.noted();
+    auto* noted = std::find_if(queues.data(), queues.data() + queues.size(),
+                               [&](const Noted& candidate) { return candidate.id == queue_id; });
+    if (noted == queues.data() + queues.size()) {
+        if (pending.size == most_queues) {
+            set_level(pending.overflow, level);
+            if (!name.empty() && !dispatcher_present()) {
+                char channel[NAMEDATALEN];
+                write_channel(channel, name);
+                pg::guarded([&] { Async_Notify(channel, ""); });
+            }
+            return nullptr;
+        }
+        *noted = {};
+        noted->id = queue_id;
+        noted->low = noted->low_if_rolled_back = core::last_place;
+        ++pending.size;
+    }
+    set_level(noted->level, level);
+    if (!name.empty() && !noted->wakes) {
+        noted->wakes = true;
+        write_channel(noted->channel, name);
+    }
+    return noted;
+}
+
+} // namespace
+
+void note(int32 queue_id, std::string_view name, const Arrival& arrival) {
+    Noted* noted = entry(queue_id, name);
+    if (noted == nullptr)
         return;
-    }
-    if (pending.size < most_queues) {
-        Noted& noted = pending.queues[pending.size++];
-        noted.id = queue_id;
-        noted.level = level;
-        write_channel(noted.channel, name);
+    noted->grouped |= arrival.grouped;
+    noted->low = std::min(noted->low, arrival.place);
+    if (arrival.held)
+        noted->low_if_rolled_back = std::min(noted->low_if_rolled_back, arrival.place);
+    auto* end = noted->priorities.data() + noted->size;
+    if (std::find(noted->priorities.data(), end, arrival.priority) != end)
         return;
-    }
-    set_level(pending.overflow, level);
-    if (!dispatcher_present()) {
-        char channel[NAMEDATALEN];
-        write_channel(channel, name);
-        pg::guarded([&] { Async_Notify(channel, ""); });
-    }
+    if (noted->size < noted->priorities.size())
+        noted->priorities[noted->size++] = arrival.priority;
+    else
+        noted->anything = true;
+}
+
+void note(int32 queue_id, std::string_view name) {
+    if (Noted* noted = entry(queue_id, name))
+        noted->anything = true;
+}
+
+void note_room(int32 queue_id, std::string_view name) {
+    entry(queue_id, name);
+}
+
+void note_taken(int32 queue_id, core::Place first) {
+    if (Noted* noted = entry(queue_id, {}))
+        noted->low_if_rolled_back = std::min(noted->low_if_rolled_back, first);
+}
+
+void note_raise(int32 queue_id, int32 priority, core::Place to, uint64 generation) {
+    register_callbacks();
+    if (pending.raised < most_raises)
+        pending.raises[pending.raised++] = {queue_id, priority, to, generation};
 }
 
 void note_settings() {

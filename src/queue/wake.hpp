@@ -9,6 +9,7 @@
 
 #include <string_view>
 
+#include "core/bound.hpp"
 #include "core/queue_set.hpp"
 #include "pg/postgres.hpp"
 
@@ -34,9 +35,24 @@ struct Wakeup {
     bool empty() const noexcept { return queues.empty() && !settings && !scan_all && !extension; }
 };
 
-// A push, retry, release or finish in this transaction: a job of the queue became claimable, or the
-// queue's next due time changed. Error: out of memory, at most once in a process.
+// A job that can be claimed from its time on, by a push, a retry or a release of this transaction.
+struct Arrival {
+    int32 priority;
+    core::Place place;
+    bool grouped = false;
+    bool held = false; // it could be before too, but for a lock that a rollback lets go as well
+};
+// Error (of all five): out of memory, at most once in a process.
+void note(int32 queue_id, std::string_view name, const Arrival& arrival);
+// Anything about the queue may have changed, by this transaction or by its rollback.
 void note(int32 queue_id, std::string_view name);
+// A job of the queue ended, which may let go others that its group or a limit held back.
+void note_room(int32 queue_id, std::string_view name);
+// Jobs that this transaction takes, the first of them at this place: to be had again if it is
+// rolled back.
+void note_taken(int32 queue_id, core::Place first);
+// Those claims left nothing of the priority to claim before `to`: see core/bound.hpp.
+void note_raise(int32 queue_id, int32 priority, core::Place to, uint64 generation);
 void note_settings();
 void note_extension();
 

@@ -1,3 +1,14 @@
+-- Functions here run as their owner: nobody else may add any beside them.
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles AS r
+               WHERE NOT r.rolsuper AND pg_catalog.has_schema_privilege(r.oid, 'jobq', 'CREATE')) THEN
+        RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege',
+            MESSAGE = 'other roles may create objects in schema "jobq"',
+            HINT = 'Drop the schema, or take their CREATE privilege and its ownership from them.';
+    END IF;
+END $$;
+
 -- Settings: endpoints and queues are rows. The create_, alter_ and drop_ functions write them; an
 -- administrator may as well. Triggers check every row and tell the dispatcher after commit.
 
@@ -78,19 +89,24 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION jobq.check_keys(what text, object jsonb, known text[]) RETURNS void
+-- Error 22023 for a key that is not known, 22004 for a null that may not be one (needed: these keys).
+CREATE FUNCTION jobq.check_keys(what text, object jsonb, known text[], needed text[] DEFAULT '{}') RETURNS void
     LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    unknown text;
+    bad text;
 BEGIN
     IF jsonb_typeof(object) <> 'object' THEN
         RAISE invalid_parameter_value USING MESSAGE = format('%s must be a JSON object', what);
     END IF;
-    SELECT k INTO unknown FROM jsonb_object_keys(object) AS k WHERE k <> ALL (known) LIMIT 1;
+    SELECT k INTO bad FROM jsonb_object_keys(object) AS k WHERE k <> ALL (known) LIMIT 1;
     IF FOUND THEN
         RAISE invalid_parameter_value USING
-            MESSAGE = format('unknown key "%s" in %s', unknown, what),
+            MESSAGE = format('unknown key "%s" in %s', bad, what),
             HINT = format('Known keys are %s.', array_to_string(known, ', '));
+    END IF;
+    SELECT key INTO bad FROM jsonb_each(object) WHERE value = 'null' AND key = ANY (needed) LIMIT 1;
+    IF FOUND THEN
+        RAISE null_value_not_allowed USING MESSAGE = format('"%s" in %s must not be null', bad, what);
     END IF;
 END $$;
 
@@ -114,8 +130,10 @@ BEGIN
                                       NEW.retry_longest, NEW.retry_jitter),
             jobq.check_interval('lease', NEW.lease, '1 ms', '1 year'),
             jobq.check_interval('keep', NEW.keep, '0 s', '1000 years'),
-            jobq.check_number('max_running', NEW.max_running, 1, 1000000),
-            jobq.check_keys('types', NEW.types, (SELECT coalesce(array_agg(k), '{}') FROM jsonb_object_keys(NEW.types) AS k));
+            jobq.check_number('max_running', NEW.max_running, 1, 1000000);
+    IF jsonb_typeof(NEW.types) <> 'object' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'types must be a JSON object';
+    END IF;
     FOR settings IN SELECT key, value FROM jsonb_each(NEW.types) LOOP
         PERFORM jobq.check_keys(format('the settings of type "%s"', settings.key), settings.value,
                                 '{max_attempts,retry_first,retry_factor,retry_longest,retry_jitter}');

@@ -1,8 +1,12 @@
 -- Managing.
 
--- Tells the dispatcher and waiting workers, after commit, that a queue has something new to claim.
+-- Tells the dispatcher and waiting workers, after commit, that a queue may have something new to claim.
+-- To be called before the rows are locked: a rollback that lets them go is told too.
 CREATE FUNCTION jobq.wake(queue_id int, queue text) RETURNS void
     LANGUAGE c AS 'MODULE_PATHNAME', 'jobq_wake';
+-- The same for a job that is taken out of the queue.
+CREATE FUNCTION jobq.wake_taken(queue_id int, queue text, run_at timestamptz, seq bigint) RETURNS void
+    LANGUAGE c AS 'MODULE_PATHNAME', 'jobq_wake_taken';
 
 CREATE FUNCTION jobq.queue_named(queue text) RETURNS jobq.queue
     LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
@@ -46,7 +50,8 @@ DECLARE
 BEGIN
     IF options IS NOT NULL THEN
         PERFORM jobq.check_keys('options', options,
-            '{endpoint,max_attempts,lease,keep,retry_first,retry_factor,retry_longest,retry_jitter,max_running,types}');
+            '{endpoint,max_attempts,lease,keep,retry_first,retry_factor,retry_longest,retry_jitter,max_running,types}',
+            '{max_attempts,lease,retry_first,retry_factor,retry_longest,retry_jitter,types}');
         settings := options || settings;
     END IF;
     made := jsonb_populate_record(base, settings - 'endpoint');
@@ -114,9 +119,10 @@ CREATE FUNCTION jobq.drop_queue(queue text, force boolean DEFAULT false, if_exis
 DECLARE
     found jobq.queue;
 BEGIN
-    -- No push is under way while this is held: none can land in a queue that is gone.
-    LOCK TABLE jobq.job, jobq.lease, jobq.dead IN SHARE ROW EXCLUSIVE MODE;
-    IF if_exists AND NOT EXISTS (SELECT FROM jobq.queue AS q WHERE q.name = drop_queue.queue) THEN
+    -- Whoever writes jobs, leases or ended jobs takes ROW EXCLUSIVE on this table first. So nothing of
+    -- the queue is being changed while this is held, and no push can land in a queue that is gone.
+    LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
+    IF if_exists AND queue IS NOT NULL AND NOT EXISTS (SELECT FROM jobq.queue AS q WHERE q.name = drop_queue.queue) THEN
         RAISE NOTICE 'queue "%" does not exist, skipping', queue;
         RETURN;
     END IF;
@@ -149,8 +155,12 @@ DECLARE
 BEGIN
     IF options IS NOT NULL THEN
         PERFORM jobq.check_keys('options', options,
+            '{url,headers,max_in_flight,timeout,connect_timeout,keep_response,enabled}',
             '{url,headers,max_in_flight,timeout,connect_timeout,keep_response,enabled}');
         settings := options || settings;
+    END IF;
+    IF settings->'headers' = 'null' THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'headers must be a JSON object of strings';
     END IF;
     RETURN jsonb_populate_record(base, settings);
 END $$;
@@ -211,13 +221,13 @@ DECLARE
     queue text;
 BEGIN
     LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
-    IF if_exists AND NOT EXISTS (SELECT FROM jobq.endpoint AS e WHERE e.name = drop_endpoint.endpoint) THEN
+    IF if_exists AND endpoint IS NOT NULL AND NOT EXISTS (SELECT FROM jobq.endpoint AS e WHERE e.name = drop_endpoint.endpoint) THEN
         RAISE NOTICE 'endpoint "%" does not exist, skipping', endpoint;
         RETURN;
     END IF;
     found := jobq.endpoint_named(endpoint);
     SELECT q.name INTO queue FROM jobq.queue AS q WHERE q.endpoint_id = found.id LIMIT 1;
-    IF FOUND THEN
+    IF queue IS NOT NULL THEN
         RAISE object_in_use USING MESSAGE = format('endpoint "%s" is used by queue "%s"', endpoint, queue),
             HINT = 'Give the queue another endpoint with jobq.alter_queue, or drop it.';
     END IF;
@@ -225,16 +235,22 @@ BEGIN
         RAISE object_in_use USING MESSAGE = format('jobs for endpoint "%s" still wait', endpoint),
             HINT = 'Cancel or clear them first.';
     END IF;
+    IF EXISTS (SELECT FROM jobq.dead AS d WHERE d.endpoint_id = found.id) THEN
+        RAISE object_in_use USING MESSAGE = format('there are dead jobs for endpoint "%s"', endpoint),
+            HINT = 'Retry or clear them first.';
+    END IF;
     DELETE FROM jobq.endpoint AS e WHERE e.id = found.id;
 END $$;
 COMMENT ON FUNCTION jobq.drop_endpoint IS
-'Drops an endpoint that no queue and no waiting job uses. Holds off pushes until it commits.
+'Drops an endpoint that no queue and no waiting or dead job uses. Holds off pushes until it commits.
 Errors: 42704 unknown endpoint, 55006 still in use.';
 
 CREATE FUNCTION jobq.pause(queue text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found jobq.queue := jobq.queue_named(queue);
 BEGIN
-    UPDATE jobq.queue AS q SET paused = true WHERE q.id = (jobq.queue_named(pause.queue)).id;
+    UPDATE jobq.queue AS q SET paused = true WHERE q.id = found.id;
 END $$;
 COMMENT ON FUNCTION jobq.pause IS 'Stops claims from a queue, by deliveries and pulls alike, after commit. Pushes and what runs already go on. Errors: 42704 unknown queue.';
 
@@ -274,10 +290,13 @@ CREATE FUNCTION jobq.no_such_job(id uuid) RETURNS void
 DECLARE
     found jobq.job_state;
 BEGIN
+    IF id IS NULL THEN
+        RAISE null_value_not_allowed USING MESSAGE = 'id must not be null';
+    END IF;
     SELECT f.state INTO found FROM jobq.finished AS f WHERE f.id = no_such_job.id
         UNION ALL SELECT 'dead' FROM jobq.dead AS d WHERE d.id = no_such_job.id;
     IF found IS NULL THEN
-        RAISE undefined_object USING MESSAGE = format('job %s does not exist', coalesce(id::text, 'NULL')),
+        RAISE undefined_object USING MESSAGE = format('job %s does not exist', id),
             HINT = 'It may have finished and be no longer kept.';
     END IF;
     RAISE object_not_in_prerequisite_state USING MESSAGE = format('job %s is already %s', id, found);
@@ -286,19 +305,21 @@ END $$;
 CREATE FUNCTION jobq.cancel(id uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
-    queue jobq.queue;
+    job record;
 BEGIN
-    SELECT q.* INTO queue FROM jobq.job AS j JOIN jobq.queue AS q ON q.id = j.queue_id
+    LOCK TABLE jobq.job IN ROW EXCLUSIVE MODE; -- see drop_queue
+    SELECT q.id AS queue_id, q.name AS queue, j.run_at, j.seq INTO job
+        FROM jobq.job AS j JOIN jobq.queue AS q ON q.id = j.queue_id
         WHERE j.id = cancel.id FOR UPDATE OF j;
     IF NOT FOUND THEN
         PERFORM jobq.no_such_job(id);
     END IF;
+    PERFORM jobq.wake_taken(job.queue_id, job.queue, job.run_at, job.seq);
     PERFORM jobq.end_job(id, 'cancelled', 'cancelled', NULL);
-    PERFORM jobq.wake(queue.id, queue.name);
 END $$;
 COMMENT ON FUNCTION jobq.cancel IS
 'Cancels a job that waits or runs. One that runs is not stopped: its outcome is no longer recorded, and its worker is told so by the error of its next call. Locks the job''s row.
-Errors: 42704 no such job, 55000 it has ended already.';
+Errors: 42704 no such job, 55000 it has ended already, 22004 NULL id.';
 
 CREATE FUNCTION jobq.retry(id uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
@@ -306,8 +327,8 @@ DECLARE
     job jobq.job;
     ended jobq.finished;
     queue jobq.queue;
-    holder uuid;
 BEGIN
+    LOCK TABLE jobq.job IN ROW EXCLUSIVE MODE; -- see drop_queue
     SELECT * INTO job FROM jobq.job AS j WHERE j.id = retry.id FOR UPDATE;
     IF FOUND THEN
         IF EXISTS (SELECT FROM jobq.lease AS l WHERE l.job_id = retry.id) THEN
@@ -330,12 +351,16 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION jobq.retry IS
 'Queues a dead, cancelled or expired job again, to run now and with its attempts given back; a job that waits for a retry or a later time runs now. The id stays, attempt numbers go on.
-Errors: 42704 no such job, 55000 it runs or is completed, 23505 another job waits for its unique key.';
+Errors: 42704 no such job, 55000 it runs, is completed, or was for an endpoint that is gone, 22004 NULL id, 23505 another job waits for its unique key.';
 
 -- Puts an ended job back, with its last attempt written to the attempts.
 CREATE FUNCTION jobq.revive(ended jobq.finished, run_at timestamptz) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
+    IF ended.endpoint_id IS NOT NULL AND NOT EXISTS (SELECT FROM jobq.endpoint AS e WHERE e.id = ended.endpoint_id) THEN
+        RAISE object_not_in_prerequisite_state USING
+            MESSAGE = format('job %s cannot be retried: its endpoint was dropped', ended.id);
+    END IF;
     INSERT INTO jobq.attempt (job_id, attempt, started_at, finished_at, status_code, outcome, worker, error, response)
         SELECT ended.id, ended.attempt, ended.started_at, ended.finished_at, ended.status_code, ended.outcome,
                ended.worker, ended.error, ended.response
@@ -355,9 +380,8 @@ CREATE FUNCTION jobq.retry_dead(queue text, types text[] DEFAULT NULL, at_most b
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     found jobq.queue := jobq.queue_named(queue);
-    ended jobq.dead;
     now timestamptz := clock_timestamp();
-    retried bigint := 0;
+    retried bigint;
 BEGIN
     IF at_most < 0 THEN
         RAISE invalid_parameter_value USING MESSAGE = 'at_most must not be negative';
@@ -365,7 +389,11 @@ BEGIN
     IF spread < '0' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'spread must not be negative';
     END IF;
-    FOR ended IN
+    IF NOT isfinite(spread) THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'spread must be finite';
+    END IF;
+    LOCK TABLE jobq.job IN ROW EXCLUSIVE MODE; -- see drop_queue
+    WITH chosen AS MATERIALIZED (
         SELECT d.* FROM jobq.dead AS d
         WHERE d.queue_id = found.id AND (types IS NULL OR d.type = ANY (types))
           -- Those whose unique key is waited for, or comes twice, stay dead.
@@ -373,12 +401,24 @@ BEGIN
                   SELECT FROM jobq.job AS j WHERE j.queue_id = d.queue_id AND j.unique_key = d.unique_key AND j.key_waits)
                AND NOT EXISTS (
                   SELECT FROM jobq.dead AS e WHERE e.queue_id = d.queue_id AND e.unique_key = d.unique_key AND e.seq > d.seq))
-        ORDER BY d.finished_at, d.seq LIMIT at_most FOR UPDATE SKIP LOCKED
-    LOOP
-        DELETE FROM jobq.dead AS d WHERE d.id = ended.id;
-        PERFORM jobq.revive(ROW(ended.*)::jobq.finished, now + coalesce(spread, '0') * random());
-        retried := retried + 1;
-    END LOOP;
+        ORDER BY d.finished_at, d.seq LIMIT at_most FOR UPDATE OF d SKIP LOCKED
+    ), revived AS (
+        INSERT INTO jobq.job (id, seq, run_at, queue_id, attempt, endpoint_id, priority, failures, max_attempts, key_waits,
+                              type, group_key, unique_key, pushed_by, content_type, headers, payload, body)
+            SELECT c.id, c.seq, now + coalesce(spread, '0') * random(), c.queue_id, c.attempt, c.endpoint_id, c.priority, 0,
+                   c.max_attempts, CASE WHEN c.unique_key IS NOT NULL THEN true END, c.type, c.group_key,
+                   c.unique_key, c.pushed_by, c.content_type, c.headers, c.payload, c.body
+            FROM chosen AS c
+            ON CONFLICT (queue_id, unique_key) WHERE key_waits DO NOTHING
+            RETURNING job.id
+    ), attempted AS (
+        INSERT INTO jobq.attempt (job_id, attempt, started_at, finished_at, status_code, outcome, worker, error, response)
+            SELECT c.id, c.attempt, c.started_at, c.finished_at, c.status_code, c.outcome, c.worker, c.error, c.response
+            FROM chosen AS c JOIN revived AS r ON r.id = c.id
+    ), gone AS (
+        DELETE FROM jobq.dead AS d USING revived AS r WHERE d.id = r.id
+    )
+    SELECT count(*) INTO retried FROM revived;
     IF retried > 0 THEN
         PERFORM jobq.wake(found.id, found.name);
     END IF;
@@ -395,14 +435,20 @@ DECLARE
     found jobq.queue := jobq.queue_named(queue);
     gone uuid[];
 BEGIN
+    LOCK TABLE jobq.job IN ROW EXCLUSIVE MODE; -- see drop_queue
     IF state = 'queued' THEN
+        PERFORM jobq.wake(found.id, found.name);
         WITH waiting AS (
             SELECT j.id FROM jobq.job AS j
             WHERE j.queue_id = found.id AND NOT EXISTS (SELECT FROM jobq.lease AS l WHERE l.job_id = j.id)
             FOR UPDATE OF j SKIP LOCKED
-        ), cleared AS (
-            DELETE FROM jobq.job AS j USING waiting AS w
-            WHERE j.id = w.id RETURNING j.id
+        )
+        SELECT array_agg(w.id) INTO gone FROM waiting AS w;
+        -- Asked again now that the rows are locked: some may have been claimed before they were.
+        WITH cleared AS (
+            DELETE FROM jobq.job AS j USING unnest(gone) AS g (id)
+            WHERE j.id = g.id AND NOT EXISTS (SELECT FROM jobq.lease AS l WHERE l.job_id = j.id)
+            RETURNING j.id
         )
         SELECT array_agg(c.id) INTO gone FROM cleared AS c;
     ELSIF state = 'dead' THEN
@@ -413,6 +459,8 @@ BEGIN
             DELETE FROM jobq.finished AS f WHERE f.queue_id = found.id AND f.state = clear.state::jobq.job_state RETURNING f.id
         )
         SELECT array_agg(c.id) INTO gone FROM cleared AS c;
+    ELSIF state IS NULL THEN
+        RAISE null_value_not_allowed USING MESSAGE = 'state must not be null';
     ELSE
         RAISE invalid_parameter_value USING MESSAGE = format('jobs in state "%s" cannot be cleared', state),
             HINT = 'States that can be cleared are queued, dead, completed, cancelled and expired.';
@@ -422,7 +470,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION jobq.clear IS
 'Deletes a queue''s jobs of one state (queued, dead, completed, cancelled, expired) without a trace and returns how many. Jobs that run, and those being claimed at this moment, stay.
-Errors: 42704 unknown queue, 22023 other state.';
+Errors: 42704 unknown queue, 22004 NULL, 22023 other state.';
 
 CREATE FUNCTION jobq.maintain() RETURNS bigint
     LANGUAGE c SECURITY DEFINER

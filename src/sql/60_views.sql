@@ -54,12 +54,11 @@ CREATE VIEW jobq.stats AS
     LEFT JOIN jobq.endpoint AS e ON e.id = q.endpoint_id
     LEFT JOIN LATERAL (SELECT count(*) AS running FROM jobq.lease AS l WHERE l.queue_id = q.id) AS r ON true
     LEFT JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE j.run_at <= clock_timestamp()) - r.running AS due,
+        SELECT count(*) FILTER (WHERE j.run_at <= clock_timestamp()) AS due,
                count(*) FILTER (WHERE j.run_at > clock_timestamp()) AS scheduled,
-               (SELECT clock_timestamp() - min(o.run_at) FROM jobq.job AS o
-                WHERE o.queue_id = q.id AND o.run_at <= clock_timestamp()
-                  AND NOT EXISTS (SELECT FROM jobq.lease AS l WHERE l.job_id = o.id)) AS oldest_due
-        FROM jobq.job AS j WHERE j.queue_id = q.id
+               clock_timestamp() - min(j.run_at) FILTER (WHERE j.run_at <= clock_timestamp()) AS oldest_due
+        FROM jobq.job AS j
+        WHERE j.queue_id = q.id AND NOT EXISTS (SELECT FROM jobq.lease AS l WHERE l.job_id = j.id)
     ) AS w ON true
     LEFT JOIN LATERAL (SELECT count(*) AS dead FROM jobq.dead AS d WHERE d.queue_id = q.id) AS d ON true
     LEFT JOIN LATERAL (

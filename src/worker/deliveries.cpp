@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 #include "pg/call.hpp"
 #include "pg/settings.hpp"
 #include "pg/xact.hpp"
+#include "queue/bounds.hpp"
 #include "queue/finish.hpp"
 #include "worker/deliveries.hpp"
 #include "worker/shared.hpp"
@@ -28,8 +30,11 @@ namespace {
 // At most so many announcements a second for a queue: a listener that pulls until nothing is left
 // needs no more.
 constexpr TimestampTz announce_every = 10 * 1000; // µs
+constexpr int most_turns = 16;
 constexpr TimestampTz retry_locked_after = 100 * 1000;
 constexpr TimestampTz delete_every = 60 * USECS_PER_SEC;
+// Scans take at most one part in so many of the time.
+constexpr int scan_share = 100;
 constexpr std::size_t housekeeping_batch = 1000;
 // Over the longest a delivery can take: it ends by its timeout, not by its lease.
 constexpr std::chrono::microseconds lease_margin = std::chrono::minutes(1);
@@ -88,12 +93,15 @@ TimestampTz Deliveries::work(const Woken& woken) {
     TimestampTz now = pg::clock();
     if (woken.settings)
         load_settings();
-    if (home_ && !taken_up_)
-        take_up_unfinished();
-    if (woken.scan_all || woken.queues.overflowed() || now >= scan_at_) {
+    if (woken.scan_all)
+        queue::bounds::forget_all();
+    if (woken.scan_all || woken.queues.overflowed() || now >= scan_at()) {
         end_leases();
+        bool all = !home_ || take_up_unfinished();
         look_everywhere();
-        scan_at_ = now + pg::settings::scan_interval() / std::chrono::microseconds(1);
+        scanned_at_ = pg::clock();
+        scan_cost_ = scanned_at_ - now;
+        scan_soon_ = !all;
     }
     if (now >= delete_at_)
         delete_old(now);
@@ -104,16 +112,15 @@ TimestampTz Deliveries::work(const Woken& woken) {
         if (queue.next_due && *queue.next_due <= now)
             queue.look = true;
 
-    // As long as turns are short of nothing: what ends while this one records need not wait for
-    // epoll.
-    for (int turn = 0; turn < 16; ++turn) {
+    // What ends while results are recorded is recorded at once. Requests that were just started
+    // make fd() readable, so that the last of them begin in the next call.
+    for (int turn = 0; turn < most_turns; ++turn) {
         collect();
-        bool claimed = record_and_claim(pg::clock());
-        start_waiting();
-        client_.step();
-        if (!claimed && results_.empty())
+        if (!record_and_claim(pg::clock()))
             break;
+        start_waiting();
     }
+    start_waiting();
     announce(pg::clock());
     return next_turn(pg::clock());
 }
@@ -148,6 +155,7 @@ void Deliveries::load_settings() {
                 Endpoint& endpoint = endpoint_rows[id];
                 endpoint.in_flight = old.in_flight;
                 endpoint.waiting = std::move(old.waiting);
+                endpoint.passed_over = old.passed_over;
             }
         endpoints_ = std::move(endpoint_rows);
 
@@ -169,9 +177,6 @@ void Deliveries::load_settings() {
             }
         }
         queues_ = std::move(queue_rows);
-        for (const auto& [id, endpoint] : endpoints_)
-            if (!is_closed(endpoint))
-                opened_.push_back(id);
         home_ = at_home();
     });
     shared::foreign(!home_);
@@ -191,21 +196,33 @@ bool Deliveries::at_home() {
     return !row.null(1) && row.boolean(1);
 }
 
-// An earlier dispatcher's claims: it is gone, and this is the only one.
-void Deliveries::take_up_unfinished() {
+// Deliveries in the tables that are not in our hands: of an earlier dispatcher, which is gone,
+// since there is only one. False: somebody has locked some of them.
+bool Deliveries::take_up_unfinished() {
     static pg::Statement find(
         "SELECT l.job_id, l.attempt FROM jobq.lease AS l WHERE l.endpoint_id IS NOT NULL");
+    std::set<std::pair<core::Uuid, int32>> ours;
+    for (const auto& [tag, held] : held_)
+        ours.emplace(held.id, held.attempt);
+    for (const Result& result : results_)
+        ours.emplace(result.id, result.attempt);
+    for (const auto& [id, endpoint] : endpoints_)
+        for (const Job& job : endpoint.waiting)
+            ours.emplace(job.id, job.attempt);
+
+    bool all = true;
     in_transaction([&](const pg::Spi& spi) {
         std::vector<queue::Failure> items;
         for (auto row : find.run(spi))
-            items.push_back({.id = row.uuid(1),
-                             .attempt = row.int4(2),
-                             .ending = queue::Ending::release,
-                             .outcome = "interrupted",
-                             .error = "the dispatcher ended before the request did"});
-        queue::fail(spi, items, OnLocked::skip);
+            if (!ours.contains({row.uuid(1), row.int4(2)}))
+                items.push_back({.id = row.uuid(1),
+                                 .attempt = row.int4(2),
+                                 .ending = queue::Ending::release,
+                                 .outcome = "interrupted",
+                                 .error = "the dispatcher ended before the request did"});
+        all = queue::fail(spi, items, OnLocked::skip).size() == items.size();
     });
-    taken_up_ = true;
+    return all;
 }
 
 void Deliveries::look_everywhere() {
@@ -249,12 +266,8 @@ void Deliveries::collect() {
             result.error = std::move(response.error);
         }
         ++(result.completed ? delivered : failed);
-        if (auto endpoint = endpoints_.find(held->second.endpoint_id);
-            endpoint != endpoints_.end()) {
-            if (is_closed(endpoint->second))
-                opened_.push_back(endpoint->first);
+        if (auto endpoint = endpoints_.find(held->second.endpoint_id); endpoint != endpoints_.end())
             --endpoint->second.in_flight;
-        }
         held_.erase(held);
         results_.push_back(std::move(result));
     }
@@ -266,12 +279,13 @@ void Deliveries::collect() {
 // One transaction for both, so that places freed by results are claimed again with one flush.
 // Returns whether anything was claimed.
 bool Deliveries::record_and_claim(TimestampTz now) {
-    bool wants =
-        home_ && !draining_ &&
-        (!opened_.empty() || std::any_of(queues_.begin(), queues_.end(), [&](const auto& entry) {
-            const Queue& queue = entry.second;
-            return queue.look && queue.endpoint_id && !queue.paused;
-        }));
+    bool opened = std::any_of(endpoints_.begin(), endpoints_.end(),
+                              [](const auto& entry) { return is_opened(entry.second); });
+    bool looks = std::any_of(queues_.begin(), queues_.end(), [](const auto& entry) {
+        const Queue& queue = entry.second;
+        return queue.look && queue.endpoint_id && !queue.paused;
+    });
+    bool wants = home_ && !draining_ && (opened || looks);
     bool records = !results_.empty() && now >= record_at_;
     if (!wants && !records)
         return false;
@@ -391,10 +405,13 @@ void Deliveries::look_behind_opened(const pg::Spi& spi) {
     static pg::Statement next(R"(
         SELECT j.queue_id FROM jobq.job AS j WHERE j.endpoint_id = $1 AND j.queue_id > $2
         ORDER BY j.endpoint_id, j.queue_id LIMIT 1)");
-    for (int32 endpoint : opened_) {
+    for (auto& [id, endpoint] : endpoints_) {
+        if (!is_opened(endpoint))
+            continue;
+        endpoint.passed_over = false;
         int32 after = 0;
         for (;;) {
-            auto rows = next.run(spi, {pg::param(endpoint), pg::param(after)});
+            auto rows = next.run(spi, {pg::param(id), pg::param(after)});
             if (rows.empty())
                 break;
             after = rows[0].int4(1);
@@ -402,7 +419,6 @@ void Deliveries::look_behind_opened(const pg::Spi& spi) {
                 queue->second.look = true;
         }
     }
-    opened_.clear();
 }
 
 // Goes once around the queues, from behind the one where the last round ended.
@@ -438,9 +454,11 @@ void Deliveries::claim_from(const pg::Spi& spi, int32 id, Queue& queue, Endpoint
         return;
     auto lease = std::max<std::chrono::microseconds>(queue.lease, endpoint.timeout) + lease_margin;
     std::vector<int32> closed;
-    for (const auto& [other, e] : endpoints_)
-        if (other != *queue.endpoint_id && is_closed(e))
+    for (auto& [other, e] : endpoints_)
+        if (other != *queue.endpoint_id && is_closed(e)) {
             closed.push_back(other);
+            e.passed_over = true;
+        }
     auto jobs = queue::claim(spi, {.queue_id = id,
                                    .queue = queue.name,
                                    .limit = limit,
@@ -548,15 +566,11 @@ void Deliveries::announce(TimestampTz now) {
     });
     if (!any)
         return;
-    static pg::Statement due(R"(
-        SELECT true FROM jobq.job AS j
-        WHERE j.queue_id = $1 AND j.run_at <= $2 AND (SELECT true FROM jobq.lease AS l WHERE l.job_id = j.id) IS NULL
-        LIMIT 1)");
     in_transaction([&](const pg::Spi& spi) {
         for (auto& [id, queue] : queues_) {
             if (!queue.look || queue.endpoint_id || now < queue.announce_at)
                 continue;
-            if (!queue.paused && !due.run(spi, {pg::param(id), pg::timestamp_param(now)}).empty()) {
+            if (!queue.paused && queue::has_due(spi, id, now)) {
                 std::string channel = core::channel_of(queue.name);
                 pg::guarded([&] { Async_Notify(channel.c_str(), ""); });
             }
@@ -581,8 +595,15 @@ void Deliveries::delete_old(TimestampTz now) {
     delete_at_ = deleted < housekeeping_batch ? now + delete_every : now;
 }
 
+TimestampTz Deliveries::scan_at() const {
+    TimestampTz wait = pg::settings::scan_interval() / std::chrono::microseconds(1);
+    if (scan_soon_)
+        wait = std::min(wait, retry_locked_after);
+    return scanned_at_ + std::max(wait, scan_cost_ * scan_share);
+}
+
 TimestampTz Deliveries::next_turn(TimestampTz now) const {
-    TimestampTz next = std::min(scan_at_, delete_at_);
+    TimestampTz next = std::min(scan_at(), delete_at_);
     if (!results_.empty())
         next = std::min(next, record_at_);
     for (const auto& [id, queue] : queues_) {

@@ -63,7 +63,8 @@ private:
         std::size_t keep_response = 0;
         bool enabled = false;
         std::size_t in_flight = 0;
-        std::deque<Job> waiting; // claimed, and no place for them yet
+        bool passed_over = false; // by claims, while it was closed
+        std::deque<Job> waiting;  // claimed, and no place for them yet
     };
     struct Queue {
         std::string name;
@@ -91,15 +92,17 @@ private:
 
     void load_settings();
     bool at_home();
-    void take_up_unfinished();
+    bool take_up_unfinished();
     void look_everywhere();
     void collect();
     bool record_and_claim(TimestampTz now);
     void record(const pg::Spi& spi, std::vector<Result>& results);
     void record_one_by_one();
+    // Takes no more jobs that name it.
     static bool is_closed(const Endpoint& e) {
-        return !e.enabled || e.in_flight + e.waiting.size() >= e.max_in_flight;
+        return !e.enabled || e.waiting.size() >= e.max_in_flight;
     }
+    static bool is_opened(const Endpoint& e) { return e.passed_over && !is_closed(e); }
     void look_behind_opened(const pg::Spi& spi);
     void claim(const pg::Spi& spi, TimestampTz now, std::vector<Job>& claimed);
     void claim_from(const pg::Spi& spi, int32 id, Queue& queue, Endpoint& endpoint, TimestampTz now,
@@ -111,6 +114,7 @@ private:
     void announce(TimestampTz now);
     void end_leases();
     void delete_old(TimestampTz now);
+    TimestampTz scan_at() const;
     TimestampTz next_turn(TimestampTz now) const;
     std::size_t waiting() const;
 
@@ -122,12 +126,12 @@ private:
     std::unordered_map<std::uint64_t, Held> held_; // by the request's tag
     std::vector<Result> results_;                  // ended, not recorded
     std::vector<http::Response> responses_;
-    std::vector<int32> opened_; // endpoints that were closed and are not now
     std::uint64_t last_tag_ = 0;
     int32 last_queue_ = 0; // where the last round of claims ended: the next begins behind it
-    bool home_ = false, taken_up_ = false, draining_ = false;
+    bool home_ = false, draining_ = false;
     TimestampTz record_at_ = 0; // results that are locked: not before
-    TimestampTz scan_at_ = 0, delete_at_ = 0;
+    TimestampTz scanned_at_ = 0, scan_cost_ = 0, delete_at_ = 0;
+    bool scan_soon_ = false; // somebody has locked what is to be taken up
 };
 
 } // namespace jobq::worker

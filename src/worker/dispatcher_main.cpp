@@ -136,6 +136,34 @@ void listen() {
     transaction.commit();
 }
 
+// Any NOTIFY in the database wakes us, our own announcements too. Which were on the channel we
+// LISTEN on is only told to the log, as INFO, so the log is asked for that much and hears nothing
+// of it.
+bool reading_notifications;
+int notifications;
+emit_log_hook_type previous_log_hook;
+
+void count_notifications(ErrorData* said) {
+    if (reading_notifications && said->elevel == INFO) {
+        said->output_to_server = false;
+        ++notifications;
+    } else if (previous_log_hook != nullptr) {
+        previous_log_hook(said);
+    }
+}
+
+// Catches up with the notifications; returns how many were for us. Outside of transactions.
+int read_notifications() {
+    struct Asking {
+        Asking() { reading_notifications = true, log_min_messages = INFO; }
+        ~Asking() { reading_notifications = false, log_min_messages = level; }
+        int level = log_min_messages;
+    } asking;
+    notifications = 0;
+    guarded([] { ProcessNotifyInterrupt(false); });
+    return notifications;
+}
+
 // What an error may have left behind, as the error handlers of PostgreSQL's own workers clean it
 // up.
 void recover() {
@@ -250,10 +278,8 @@ bool Dispatcher::done() {
         ending = Ending::stopped;
         return true;
     }
-    if (notifyInterruptPending) {
+    if (notifyInterruptPending && read_notifications() > 0)
         woken_.scan_all = true;
-        guarded([] { ProcessNotifyInterrupt(false); });
-    }
 
     TimestampTz now = GetCurrentTimestamp();
     if (told_to_end && !draining_) {
@@ -366,6 +392,7 @@ void run(Oid database) {
     }
     pqsignal(SIGTERM, on_sigterm);
     // LISTEN first, scan second: nothing is missed between them.
+    previous_log_hook = std::exchange(emit_log_hook, count_notifications);
     listen();
     // Prepared before this server was started, and so not noted.
     if (shared::prepared() == 0 && any_prepared())

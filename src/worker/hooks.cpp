@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "pg/error.hpp"
+#include "queue/bounds.hpp"
 #include "worker/hooks.hpp"
 #include "worker/shared.hpp"
 
@@ -100,7 +101,7 @@ bool names_jobq(List* objects) {
 }
 
 // What the command of a statement is to us.
-enum class Kind { other, databases, extension, commit_prepared };
+enum class Kind { other, databases, extension, end_prepared };
 
 Kind before(Node* statement) {
     switch (nodeTag(statement)) {
@@ -135,10 +136,11 @@ Kind before(Node* statement) {
         const char* name = castNode(AlterExtensionStmt, statement)->extname;
         return std::strcmp(name, "jobq") == 0 ? Kind::extension : Kind::other;
     }
-    case T_TransactionStmt:
-        return castNode(TransactionStmt, statement)->kind == TRANS_STMT_COMMIT_PREPARED
-                   ? Kind::commit_prepared
-                   : Kind::other;
+    case T_TransactionStmt: {
+        auto kind = castNode(TransactionStmt, statement)->kind;
+        bool ends = kind == TRANS_STMT_COMMIT_PREPARED || kind == TRANS_STMT_ROLLBACK_PREPARED;
+        return ends ? Kind::end_prepared : Kind::other;
+    }
     default:
         return Kind::other;
     }
@@ -152,9 +154,10 @@ void after(Kind kind) {
     case Kind::extension:
         pg::enter([] { queue::wake::note_extension(); });
         break;
-    case Kind::commit_prepared:
-        // Which queues it pushed to is forgotten by now.
+    case Kind::end_prepared:
+        // Which queues it pushed to or pulled from is forgotten by now.
         if (shared::has_prepared()) {
+            queue::bounds::forget_all();
             shared::Wakeup wakeup;
             wakeup.scan_all = wakeup.settings = true;
             shared::post(wakeup);

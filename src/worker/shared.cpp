@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/text.hpp"
+#include "queue/bounds.hpp"
 #include "worker/shared.hpp"
 
 extern "C" {
@@ -94,6 +95,7 @@ void request_shared_memory() {
     if (previous_request_hook != nullptr)
         previous_request_hook();
     RequestAddinShmemSpace(MAXALIGN(sizeof(Shared)));
+    RequestAddinShmemSpace(MAXALIGN(queue::bounds::memory_size()));
     RequestNamedLWLockTranche("jobq", 1);
 }
 
@@ -111,6 +113,10 @@ void attach_shared_memory() {
             SpinLockInit(&slot.lock);
     }
     memory = static_cast<Shared*>(place);
+    void* bounds = ShmemInitStruct("jobq bounds", queue::bounds::memory_size(), &found);
+    if (!found)
+        queue::bounds::initialize(bounds);
+    queue::bounds::use(bounds);
     LWLockRelease(AddinShmemInitLock);
 }
 

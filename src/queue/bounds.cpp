@@ -1,0 +1,150 @@
+#include <algorithm>
+#include <array>
+#include <new>
+
+#include "pg/settings.hpp"
+#include "queue/bounds.hpp"
+
+extern "C" {
+#include "common/hashfn.h"
+#include "storage/spin.h"
+}
+
+namespace jobq::queue::bounds {
+
+namespace {
+
+// A queue's entry is one of a few that its number chooses.
+constexpr std::size_t ways = 4, sets = 512;
+// A search from the start takes at most one part in so many of the time.
+constexpr int search_share = 100;
+
+struct Entry {
+    Oid database; // InvalidOid: free
+    int32 queue;
+    TimestampTz used, forget_at;
+    core::QueueBounds bounds;
+};
+
+struct Set {
+    slock_t lock;
+    std::array<Entry, ways> entries;
+};
+
+struct Table {
+    std::array<Set, sets> sets_of_entries;
+};
+
+Table* table;
+
+class Locked {
+public:
+    explicit Locked(Set& set) : set_(set) { SpinLockAcquire(&set_.lock); }
+    ~Locked() { SpinLockRelease(&set_.lock); }
+    Locked(const Locked&) = delete;
+    Locked& operator=(const Locked&) = delete;
+
+private:
+    Set& set_;
+};
+
+Set& set_of(int32 queue) {
+    uint32 hash = murmurhash32(static_cast<uint32>(queue) ^ (MyDatabaseId * 0x9e3779b1U));
+    return table->sets_of_entries[hash % sets];
+}
+
+Entry* find(Set& set, int32 queue) {
+    auto entry = std::find_if(set.entries.begin(), set.entries.end(), [&](const Entry& candidate) {
+        return candidate.database == MyDatabaseId && candidate.queue == queue;
+    });
+    return entry == set.entries.end() ? nullptr : entry;
+}
+
+// Runs f on the queue's bounds, if it has an entry.
+template <class F>
+void with_bounds(int32 queue, F&& f) {
+    if (table == nullptr)
+        return;
+    Set& set = set_of(queue);
+    Locked locked(set);
+    if (Entry* entry = find(set, queue))
+        f(*entry);
+}
+
+} // namespace
+
+std::size_t memory_size() noexcept {
+    return sizeof(Table);
+}
+
+void initialize(void* memory) noexcept {
+    auto* made = new (memory) Table{};
+    for (Set& set : made->sets_of_entries)
+        SpinLockInit(&set.lock);
+}
+
+void use(void* memory) noexcept {
+    table = static_cast<Table*>(memory);
+}
+
+core::QueueBounds look(int32 queue, TimestampTz now) noexcept {
+    if (table == nullptr)
+        return {};
+    Set& set = set_of(queue);
+    Locked locked(set);
+    Entry* entry = find(set, queue);
+    if (entry == nullptr) {
+        entry = std::min_element(set.entries.begin(), set.entries.end(),
+                                 [](const Entry& a, const Entry& b) { return a.used < b.used; });
+        entry->database = MyDatabaseId;
+        entry->queue = queue;
+        entry->bounds.forget();
+    }
+    entry->used = now;
+    if (entry->bounds.complete() && now >= entry->forget_at)
+        entry->bounds.forget();
+    return entry->bounds;
+}
+
+void note(int32 queue, int32 priority, core::Place place) noexcept {
+    with_bounds(queue, [&](Entry& entry) { entry.bounds.note(priority, place); });
+}
+
+void note_group(int32 queue) noexcept {
+    with_bounds(queue, [](Entry& entry) { entry.bounds.note_group(); });
+}
+
+void lower(int32 queue, core::Place place) noexcept {
+    with_bounds(queue, [&](Entry& entry) { entry.bounds.lower(place); });
+}
+
+void raise(int32 queue, int32 priority, core::Place to, uint64 generation) noexcept {
+    with_bounds(queue, [&](Entry& entry) { entry.bounds.raise(priority, to, generation); });
+}
+
+void found(int32 queue, std::span<const int32> priorities, bool group, uint64 changes,
+           TimestampTz now, std::chrono::microseconds cost) noexcept {
+    std::chrono::microseconds wait = pg::settings::scan_interval();
+    wait = std::max(wait, cost * search_share);
+    with_bounds(queue, [&](Entry& entry) {
+        entry.bounds.found(priorities, group, changes);
+        entry.forget_at = now + wait.count();
+    });
+}
+
+void forget(int32 queue) noexcept {
+    with_bounds(queue, [&](Entry& entry) { entry.bounds.forget(); });
+}
+
+void forget_all() noexcept {
+    if (table == nullptr)
+        return;
+    for (Set& set : table->sets_of_entries) {
+        Locked locked(set);
+        for (Entry& entry : set.entries)
+            if (entry.database == MyDatabaseId)
+                entry.bounds.forget();
+    }
+}
+
+} // namespace jobq::queue::bounds
