@@ -8,6 +8,10 @@
 #include "pg/call.hpp"
 #include "queue/checks.hpp"
 
+extern "C" {
+#include "access/xlog.h"
+}
+
 namespace jobq::queue {
 
 namespace {
@@ -69,4 +73,9 @@ JOBQ_FUNCTION(jobq_check_headers) {
 
 JOBQ_FUNCTION(jobq_created_at) {
     return TimestampTzGetDatum(jobq::pg::timestamp_of(jobq::core::time_of(call.uuid(0))));
+}
+
+JOBQ_FUNCTION(jobq_this_database) {
+    auto name = fmt::format("{}/{}", GetSystemIdentifier(), MyDatabaseId);
+    return jobq::pg::param(std::string_view(name)).value;
 }

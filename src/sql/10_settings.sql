@@ -34,10 +34,14 @@ COMMENT ON COLUMN jobq.endpoint.connect_timeout IS 'longest wait for a connectio
 COMMENT ON COLUMN jobq.endpoint.keep_response IS 'bytes of a response body that are kept, 0 to 1048576; a JSON result longer than this is not read as JSON';
 COMMENT ON COLUMN jobq.endpoint.enabled IS 'false: its jobs wait';
 
+CREATE FUNCTION jobq.this_database() RETURNS text
+    LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'jobq_this_database';
+COMMENT ON FUNCTION jobq.this_database() IS 'What tells this database from any other, its own copies included: the system identifier and its oid.';
+
 CREATE TABLE jobq.queue (
     id int PRIMARY KEY,
     name text NOT NULL UNIQUE,
-    endpoint_id int REFERENCES jobq.endpoint (id),
+    endpoint_id int,
     paused boolean NOT NULL DEFAULT false,
     max_attempts int NOT NULL DEFAULT 25,
     lease interval NOT NULL DEFAULT '5 min',
@@ -47,7 +51,8 @@ CREATE TABLE jobq.queue (
     retry_longest interval NOT NULL DEFAULT '1 h',
     retry_jitter float8 NOT NULL DEFAULT 0.2,
     max_running int,
-    types jsonb NOT NULL DEFAULT '{}'
+    types jsonb NOT NULL DEFAULT '{}',
+    home text NOT NULL DEFAULT jobq.this_database()
 );
 CREATE SEQUENCE jobq.queue_id_seq AS int OWNED BY jobq.queue.id;
 ALTER TABLE jobq.queue ALTER COLUMN id SET DEFAULT pg_catalog.nextval('jobq.queue_id_seq');
@@ -64,6 +69,7 @@ COMMENT ON COLUMN jobq.queue.retry_longest IS 'longest wait, before jitter; at m
 COMMENT ON COLUMN jobq.queue.retry_jitter IS 'a wait is multiplied by a random number within 1 - retry_jitter and 1 + retry_jitter; 0 to 1';
 COMMENT ON COLUMN jobq.queue.max_running IS 'most jobs of the queue that run at once, over all workers; NULL: no limit';
 COMMENT ON COLUMN jobq.queue.types IS 'other retry settings for some types: {"type": {"max_attempts": 3, "retry_first": "1 s", ...}}';
+COMMENT ON COLUMN jobq.queue.home IS 'the database that delivers its jobs; in a restored dump or a copy another than this one, until jobq.adopt()';
 
 -- C++ behind the checks, so that push and the settings refuse the same things.
 CREATE FUNCTION jobq.check_name(what text, name text) RETURNS void
@@ -146,12 +152,29 @@ BEGIN
     IF TG_OP = 'UPDATE' AND NEW.id <> OLD.id THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the id of a queue cannot be changed';
     END IF;
+    -- No foreign key: pg_restore with several jobs loads an extension's tables in any order.
+    IF TG_OP = 'UPDATE' AND NEW.endpoint_id IS DISTINCT FROM OLD.endpoint_id AND NEW.endpoint_id IS NOT NULL THEN
+        PERFORM FROM jobq.endpoint AS e WHERE e.id = NEW.endpoint_id FOR KEY SHARE;
+        IF NOT FOUND THEN
+            RAISE undefined_object USING MESSAGE = format('endpoint %s does not exist', NEW.endpoint_id);
+        END IF;
+    END IF;
     RETURN NEW;
 END $$;
 
 CREATE FUNCTION jobq.check_endpoint() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    queue text;
 BEGIN
+    IF TG_OP = 'DELETE' THEN
+        SELECT q.name INTO queue FROM jobq.queue AS q WHERE q.endpoint_id = OLD.id LIMIT 1;
+        IF FOUND THEN
+            RAISE object_in_use USING MESSAGE = format('endpoint "%s" is used by queue "%s"', OLD.name, queue),
+                HINT = 'Give the queue another endpoint with jobq.alter_queue, or drop it.';
+        END IF;
+        RETURN OLD;
+    END IF;
     PERFORM jobq.check_name('endpoint', NEW.name),
             jobq.check_url(NEW.url),
             jobq.check_headers(NEW.headers),
@@ -170,33 +193,15 @@ CREATE FUNCTION jobq.settings_changed() RETURNS trigger
 
 CREATE TRIGGER check_queue BEFORE INSERT OR UPDATE ON jobq.queue
     FOR EACH ROW EXECUTE FUNCTION jobq.check_queue();
-CREATE TRIGGER check_endpoint BEFORE INSERT OR UPDATE ON jobq.endpoint
+CREATE TRIGGER check_endpoint BEFORE INSERT OR UPDATE OR DELETE ON jobq.endpoint
     FOR EACH ROW EXECUTE FUNCTION jobq.check_endpoint();
 CREATE TRIGGER settings_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.queue
     FOR EACH STATEMENT EXECUTE FUNCTION jobq.settings_changed();
 CREATE TRIGGER settings_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.endpoint
     FOR EACH STATEMENT EXECUTE FUNCTION jobq.settings_changed();
 
--- The database that the jobs belong to. A dump restored elsewhere and a template's copy carry the row of
--- their origin, and wait for jobq.adopt() before they deliver anything.
-CREATE TABLE jobq.home (
-    system_identifier bigint NOT NULL,
-    database_oid oid NOT NULL,
-    PRIMARY KEY (system_identifier, database_oid)
-);
-COMMENT ON TABLE jobq.home IS 'the database the jobs belong to; deliveries run only where this is the one and only row';
-INSERT INTO jobq.home
-    SELECT c.system_identifier, d.oid
-    FROM pg_catalog.pg_control_system() AS c, pg_catalog.pg_database AS d
-    WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database();
-
 CREATE FUNCTION jobq.adopt() RETURNS void
     LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    DELETE FROM jobq.home;
-    INSERT INTO jobq.home
-        SELECT c.system_identifier, d.oid FROM pg_control_system() AS c, pg_database AS d
-        WHERE d.datname = current_database();
+    UPDATE jobq.queue SET home = DEFAULT WHERE home <> jobq.this_database();
 $$;
-COMMENT ON FUNCTION jobq.adopt() IS 'Makes this database the home of its jobs: deliveries start. For a restored dump or a copy whose original is gone: two homes deliver every job twice.';
-CREATE TRIGGER settings_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.home
-    FOR EACH STATEMENT EXECUTE FUNCTION jobq.settings_changed();
+COMMENT ON FUNCTION jobq.adopt() IS 'Makes this database the home of its queues: their jobs are delivered from here. For a restored dump, a copy, or after pg_upgrade, when the original is gone: two homes deliver every job twice.';

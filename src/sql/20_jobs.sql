@@ -105,7 +105,6 @@ SELECT pg_catalog.pg_extension_config_dump('jobq.endpoint', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.endpoint_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue_id_seq', '');
-SELECT pg_catalog.pg_extension_config_dump('jobq.home', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.push_order', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.job', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.lease', '');

@@ -218,7 +218,6 @@ CREATE FUNCTION jobq.drop_endpoint(endpoint text, if_exists boolean DEFAULT fals
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     found jobq.endpoint;
-    queue text;
 BEGIN
     LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
     IF if_exists AND endpoint IS NOT NULL AND NOT EXISTS (SELECT FROM jobq.endpoint AS e WHERE e.name = drop_endpoint.endpoint) THEN
@@ -226,11 +225,6 @@ BEGIN
         RETURN;
     END IF;
     found := jobq.endpoint_named(endpoint);
-    SELECT q.name INTO queue FROM jobq.queue AS q WHERE q.endpoint_id = found.id LIMIT 1;
-    IF queue IS NOT NULL THEN
-        RAISE object_in_use USING MESSAGE = format('endpoint "%s" is used by queue "%s"', endpoint, queue),
-            HINT = 'Give the queue another endpoint with jobq.alter_queue, or drop it.';
-    END IF;
     IF EXISTS (SELECT FROM jobq.job AS j WHERE j.endpoint_id = found.id) THEN
         RAISE object_in_use USING MESSAGE = format('jobs for endpoint "%s" still wait', endpoint),
             HINT = 'Cancel or clear them first.';

@@ -15,7 +15,6 @@
 #include "worker/shared.hpp"
 
 extern "C" {
-#include "access/xlog.h"
 #include "commands/async.h"
 #include "utils/guc.h"
 }
@@ -86,8 +85,7 @@ std::optional<std::string_view> unless_empty(const std::string& text) {
 
 } // namespace
 
-Deliveries::Deliveries(Oid database)
-    : database_(database), client_({.user_agent = "jobq/" JOBQ_VERSION, .ca_file = {}}) {}
+Deliveries::Deliveries() : client_({.user_agent = "jobq/" JOBQ_VERSION, .ca_file = {}}) {}
 
 TimestampTz Deliveries::work(const Woken& woken) {
     TimestampTz now = pg::clock();
@@ -129,8 +127,9 @@ void Deliveries::load_settings() {
     static pg::Statement endpoints("SELECT e.id, e.name, e.url, e.headers, e.max_in_flight, "
                                    "e.timeout, e.connect_timeout, e.keep_response,"
                                    "       e.enabled FROM jobq.endpoint AS e");
-    static pg::Statement queues("SELECT q.id, q.name, q.endpoint_id, q.paused, q.lease, "
-                                "q.max_running FROM jobq.queue AS q");
+    static pg::Statement queues(
+        "SELECT q.id, q.name, q.endpoint_id, q.paused, q.lease, "
+        "q.max_running, q.home = jobq.this_database() FROM jobq.queue AS q");
     using std::chrono::duration_cast;
     using std::chrono::milliseconds;
 
@@ -160,7 +159,9 @@ void Deliveries::load_settings() {
         endpoints_ = std::move(endpoint_rows);
 
         std::map<int32, Queue> queue_rows;
+        home_ = true;
         for (auto row : queues.run(spi)) {
+            home_ &= row.boolean(7);
             Queue& queue = queue_rows[row.int4(1)];
             queue.name = row.text(2);
             queue.endpoint_id = row.null(3) ? std::nullopt : std::optional(row.int4(3));
@@ -177,23 +178,11 @@ void Deliveries::load_settings() {
             }
         }
         queues_ = std::move(queue_rows);
-        home_ = at_home();
     });
     shared::foreign(!home_);
-    shared::message(
-        home_
-            ? ""
-            : "the jobs belong to another database: SELECT jobq.adopt() makes this one their home");
-}
-
-// Inside a transaction of the caller's, who has a connection to SPI open.
-bool Deliveries::at_home() {
-    static pg::Statement home("SELECT count(*) = 1 AND bool_and(h.system_identifier = $1 AND "
-                              "h.database_oid = $2::oid) FROM jobq.home AS h");
-    pg::Spi spi;
-    auto row = home.run(spi, {pg::param(static_cast<int64>(GetSystemIdentifier())),
-                              pg::param(static_cast<int64>(database_))})[0];
-    return !row.null(1) && row.boolean(1);
+    shared::message(home_ ? ""
+                          : "the queues belong to another database: SELECT jobq.adopt() makes this "
+                            "one their home");
 }
 
 // Deliveries in the tables that are not in our hands: of an earlier dispatcher, which is gone,

@@ -28,7 +28,7 @@ namespace jobq::worker {
 
 class Deliveries {
 public:
-    explicit Deliveries(Oid database);
+    Deliveries();
 
     // Readable when work() has something to do.
     int fd() const { return client_.fd(); }
@@ -91,7 +91,6 @@ private:
     };
 
     void load_settings();
-    bool at_home();
     bool take_up_unfinished();
     void look_everywhere();
     void collect();
@@ -118,7 +117,6 @@ private:
     TimestampTz next_turn(TimestampTz now) const;
     std::size_t waiting() const;
 
-    Oid database_;
     http::Library library_;
     http::Client client_;
     std::map<int32, Endpoint> endpoints_;
@@ -128,7 +126,7 @@ private:
     std::vector<http::Response> responses_;
     std::uint64_t last_tag_ = 0;
     int32 last_queue_ = 0; // where the last round of claims ended: the next begins behind it
-    bool home_ = false, draining_ = false;
+    bool home_ = true, draining_ = false;
     TimestampTz record_at_ = 0; // results that are locked: not before
     TimestampTz scanned_at_ = 0, scan_cost_ = 0, delete_at_ = 0;
     bool scan_soon_ = false; // somebody has locked what is to be taken up

@@ -218,8 +218,7 @@ void wait_for_latch(TimestampTz until) {
 
 class Dispatcher {
 public:
-    Dispatcher(Oid database, Oid extension)
-        : extension_(extension), deliveries_(database), waiter_(deliveries_.fd()) {}
+    explicit Dispatcher(Oid extension) : extension_(extension), waiter_(deliveries_.fd()) {}
 
     // Until it is to end.
     void run();
@@ -377,7 +376,7 @@ void Dispatcher::sleep() {
         waiter_.wait_until(until);
 }
 
-void run(Oid database) {
+void run() {
     auto installed = find_extension();
     if (!installed) {
         ending = Ending::absent;
@@ -397,7 +396,7 @@ void run(Oid database) {
     // Prepared before this server was started, and so not noted.
     if (shared::prepared() == 0 && any_prepared())
         shared::note_prepared();
-    auto dispatcher = std::make_unique<Dispatcher>(database, installed->oid);
+    auto dispatcher = std::make_unique<Dispatcher>(installed->oid);
     shared::ready();
     dispatcher->run();
 }
@@ -425,7 +424,7 @@ void jobq_dispatcher_main(Datum argument) {
 
     pg::enter([&] {
         try {
-            run(database);
+            run();
         } catch (const std::exception& error) {
             shared::message(error.what());
             throw;
