@@ -268,8 +268,9 @@ JOBQ_FUNCTION(jobq_extend_many) {
     auto lease = lease_argument(call, 2);
     pg::RowSink rows(call);
     pg::Spi spi;
-    for (auto row : extend(spi, {UUIDARRAYOID, call.datum(0)}, {INT4ARRAYOID, call.datum(1)}, lease,
-                           pg::null_param(FLOAT8OID), pg::null_param(TEXTOID)))
+    auto extended = extend(spi, {UUIDARRAYOID, call.datum(0)}, {INT4ARRAYOID, call.datum(1)}, lease,
+                           pg::null_param(FLOAT8OID), pg::null_param(TEXTOID));
+    for (auto row : extended)
         rows.put({pg::param(row.uuid(1))});
     return call.return_null();
 }
