@@ -30,7 +30,7 @@ override with_llvm = no
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 ifneq ($(wildcard $(PGXS)),)
 include $(PGXS)
-else ifneq ($(filter-out test demo format,$(or $(MAKECMDGOALS),all)),)
+else ifneq ($(filter-out test demo bench format,$(or $(MAKECMDGOALS),all)),)
 $(error $(PG_CONFIG) is not the pg_config of a server with PGXS: install its development package, or give PG_CONFIG=)
 endif
 
@@ -40,12 +40,15 @@ SQL_PIECES = $(sort $(wildcard src/sql/*.sql))
 jobq--$(EXTVERSION).sql: $(SQL_PIECES)
 	{ printf '%s\n' '\echo Use "CREATE EXTENSION jobq" to load this file. \quit'; cat $^; } > $@
 
-.PHONY: test demo format
+.PHONY: test demo bench format
 test:
 	@PG_CONFIG='$(PG_CONFIG)' exec test/run
 
 demo:
 	@PG_CONFIG='$(PG_CONFIG)' exec test/demo
+
+bench:
+	@PG_CONFIG='$(PG_CONFIG)' exec test/bench/run
 
 format:
 	clang-format -i $$(git ls-files '*.cpp' '*.hpp')

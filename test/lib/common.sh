@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# Shared by test/run, test/demo and test/build-on; sourced by bash.
+# Shared by test/run, test/demo, test/bench/run and test/build-on; sourced by bash.
 #
 # The caller's own server is never touched: every cluster made here lives in $WORK, listens on a
 # unix socket in $WORK and nowhere else, and is stopped and removed on every way out.
@@ -51,7 +51,7 @@ as_root() {
 # ---- what the machine must have
 
 # Prints the Debian packages whose content is missing. Looks for the content, not for the package,
-# so that it is right on other systems too. $1: "test" or "demo".
+# so that it is right on other systems too. $1: "test", "demo" or "bench".
 missing_packages() {
     command -v make >/dev/null || echo make
     command -v node >/dev/null || echo nodejs
@@ -106,7 +106,20 @@ debian_major() {
     echo "$major"
 }
 
-# $1: "test" or "demo". Nothing runs and no network is needed when all is there.
+# An update may fail for one source out of several: whether it mattered shows in the install.
+update_packages() {
+    say "looking for what is missing"
+    as_root apt-get -qq update </dev/null >"$WORK/log/apt.log" 2>&1 || true
+}
+
+# In the foreground, because sudo may ask for a password.
+install_packages() {
+    say "installing $* (this can take a minute or two)"
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 \
+        install --no-install-recommends "$@" </dev/null >>"$WORK/log/apt.log" 2>&1
+}
+
+# $1: "test", "demo" or "bench". Nothing runs and no network is needed when all is there.
 prepare_machine() {
     local packages server=yes major
     mapfile -t packages < <(missing_packages "$1")
@@ -123,19 +136,14 @@ prepare_machine() {
         die "nothing was built"
     fi
 
-    # An update may fail for one source out of several: whether it mattered shows in the install.
-    say "looking for what is missing"
-    as_root apt-get -qq update </dev/null >"$WORK/log/apt.log" 2>&1 || true
+    update_packages
     if [[ $server == no ]]; then
         major=$(debian_major)
         [[ -n $major ]] || die "apt knows no PostgreSQL server package"
         packages+=("postgresql-$major" "postgresql-server-dev-$major")
         no_main_cluster "$major"
     fi
-    say "installing ${packages[*]} (this can take a minute or two)"
-    # In the foreground, because sudo may ask for a password.
-    if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 \
-        install --no-install-recommends "${packages[@]}" </dev/null >>"$WORK/log/apt.log" 2>&1; then
+    if ! install_packages "${packages[@]}"; then
         tail -n 30 "$WORK/log/apt.log"
         die "apt-get could not install them"
     fi
@@ -159,15 +167,15 @@ main_cluster_as_before() { [[ ! -e $MAIN_CLUSTER_OFF ]] || as_root rm -f "$MAIN_
 
 # ---- the temporary directory, and who owns it
 
-# $1: a word for the directory's name. Short and under /tmp: a socket's path holds 107 bytes, and a
-# private TMPDIR would be closed to the server's user.
+# $1: a word for the directory's name; $2: where, /tmp without it. Short: a socket's path holds 107
+# bytes. Not in TMPDIR: a private one would be closed to the server's user.
 make_work() {
     trap 'exit 129' HUP
     trap 'exit 130' INT
     trap 'exit 141' PIPE
     trap 'exit 143' TERM
     trap cleanup EXIT
-    WORK=$(mktemp -d "/tmp/jobq-$1.XXXXXX")
+    WORK=$(mktemp -d "${2:-/tmp}/jobq-$1.XXXXXX")
     mkdir "$WORK/log"
 }
 
@@ -177,7 +185,7 @@ own_work() {
     # A copy, because the checkout may lie where the server's user cannot look.
     local part
     for part in sql expected test README.md; do
-        [[ ! -e $ROOT/$part ]] || tar -C "$ROOT" --exclude=test/unit --exclude=test/log -cf - "$part" |
+        [[ ! -e $ROOT/$part ]] || tar -C "$ROOT" --exclude=test/unit --exclude=test/log --exclude=node_modules -cf - "$part" |
             tar -C "$WORK/src" --no-same-owner -xf -
     done
     if [[ $(id -u) == 0 ]]; then
