@@ -14,6 +14,7 @@ package JobqTest;
 use strict;
 use warnings;
 use Exporter 'import';
+use IPC::Run;
 use JSON::PP;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -91,6 +92,18 @@ sub state_of
 	return $node->safe_psql('postgres', "SELECT state FROM jobq.jobs WHERE id = '$id'");
 }
 
+# What a query gives, and psql's errors. A server that is down, or a database that is gone, are states
+# that whoever polls gets over.
+sub ask
+{
+	my ($node, $database, $query) = @_;
+	my ($out, $err) = ('', '');
+	IPC::Run::run([ 'psql', '-XAtq', '-d', $node->connstr($database), '-c', $query ],
+		'<', \undef, '>', \$out, '2>', \$err);
+	chomp $out;
+	return ($out, $err);
+}
+
 sub until_ok
 {
 	my ($check, $name, $seconds) = @_;
@@ -113,8 +126,7 @@ sub until_is
 	my ($out, $err);
 	while (1)
 	{
-		# A server that is down, or a database that is gone, are states to get over.
-		$node->psql($options{database} // 'postgres', $query, stdout => \$out, stderr => \$err);
+		($out, $err) = ask($node, $options{database} // 'postgres', $query);
 		last if $out eq $expected || time > $until;
 		usleep($poll);
 	}
@@ -134,13 +146,11 @@ sub dispatcher
 {
 	my ($node, %options) = @_;
 	my $until = time + $timeout;
-	my $status = '';
 	while (1)
 	{
 		my $pid = dispatcher_pid($node, $options{database} // 'postgres');
 		return $pid if $pid ne '' && $pid ne ($options{not} // '');
-		$node->psql('postgres', 'SELECT * FROM jobq.status()', stdout => \$status);
-		die "no dispatcher runs:\n$status" if time > $until;
+		die join "\n", 'no dispatcher runs:', ask($node, 'postgres', 'SELECT * FROM jobq.status()') if time > $until;
 		usleep($poll);
 	}
 }
@@ -149,11 +159,9 @@ sub dispatcher
 sub dispatcher_pid
 {
 	my ($node, $database) = @_;
-	my $pid = '';
-	$node->psql($database, q{
+	my ($pid) = ask($node, $database, q{
 		SELECT pid FROM jobq.status()
-		WHERE component = 'dispatcher' AND database = current_database() AND state = 'running'},
-		stdout => \$pid);
+		WHERE component = 'dispatcher' AND database = current_database() AND state = 'running'});
 	return $pid;
 }
 

@@ -31,6 +31,8 @@ sub arrivals
 	return map { $_->{$field} } grep { $_->{queue} eq $queue } $receiver->requests;
 }
 
+my $pid = dispatcher($node);
+
 # What a request carries
 
 hook($node, 'request', $receiver->url('/ok'),
@@ -523,14 +525,15 @@ is(occurrences($node, qr/(?:ERROR|FATAL|PANIC|LOG):  jobq dispatcher/), 0, 'the 
 		$id = push_to(q{'keyed', unique_key => 'key', options => '{"headers": {"receiver": "hang"}}'});
 		$own->wait_for(sub { $_[0]{in_flight} == 1 }, 'a request in flight');
 		$session->query_safe('BEGIN');
-		my $newer = $session->query_safe(q{SELECT jobq.push('keyed', unique_key => 'key')});
+		my $newer = $session->query_safe(q{SELECT jobq.push('keyed', unique_key => 'key', delay => '1 day')});
 		my $other = push_to(q{'keyed', options => '{"max_attempts": 1, "headers": {"receiver": "hang"}}'});
 		until_state($node, $other, 'dead', 'a push of a unique key does not hold the outcomes of other jobs');
 		is(state_of($node, $id), 'running', 'but that of the job that has the key');
 		$session->query_safe($end);
 		until_state($node, $id, $end eq 'COMMIT' ? 'cancelled' : 'dead', "which is recorded after $end");
 		is(story($node, $id), $end eq 'COMMIT' ? '1 timeout' : '1 timeout, 2 timeout', 'accordingly');
-		until_state($node, $newer, $end eq 'COMMIT' ? 'completed' : '', 'as is the newer one');
+		is(state_of($node, $newer), $end eq 'COMMIT' ? 'queued' : '', 'the newer one waits, or is not there');
+		sql(q{SELECT jobq.clear('keyed')});
 	}
 
 	$own->reset;
@@ -538,12 +541,13 @@ is(occurrences($node, qr/(?:ERROR|FATAL|PANIC|LOG):  jobq dispatcher/), 0, 'the 
 	$own->wait_for(sub { $_[0]{in_flight} == 10 }, 'requests in flight');
 	$session->query_safe('BEGIN; LOCK TABLE jobq.lease');
 	$own->wait_for(sub { $_[0]{answered} == 10 }, 'their answers');
-	until_ok(sub { occurrences($node, qr/lock timeout/) > 0 }, 'a lock on a table is in the dispatcher\'s way');
+	until_is($node, qq{SELECT count(*) > 0 FROM pg_locks WHERE pid = $pid AND NOT granted}, 't',
+		'a lock on a table is in the dispatcher\'s way');
 	$session->query_safe('COMMIT');
 	until_is($node, q{SELECT count(*) FROM jobq.jobs WHERE queue = 'locked' AND state NOT IN ('completed', 'cancelled')}, 0,
 		'it goes on when that is gone');
 	is($own->stats->{requests}, 10, 'and has kept the answers in mind');
-	is(sql(q{SELECT state FROM jobq.status()  WHERE component = 'dispatcher' AND database = 'postgres'}), 'running', 'it is the same');
+	is(dispatcher_pid($node, 'postgres'), $pid, 'it is the same dispatcher all the time');
 	close_session($session);
 }
 

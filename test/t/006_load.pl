@@ -3,6 +3,7 @@ use strict;
 use warnings;
 use FindBin;
 use lib "$FindBin::RealBin/../lib";
+use IPC::Run;
 use JobqTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
