@@ -56,8 +56,8 @@ RESET ROLE;
 -- Who may pull works, and sees no table.
 GRANT EXECUTE ON FUNCTION jobq.pull, jobq.complete, jobq.fail, jobq.extend, jobq.release, jobq.bury, jobq.pull_held, jobq.complete_many TO regress_jobq_worker;
 SET ROLE regress_jobq_worker;
-SELECT id, attempt, payload FROM jobq.pull('security', worker => 'w') \gset
-SELECT :payload AS payload, (SELECT count(*) FROM jobq.pull_held('w')) AS held;
+SELECT id, attempt, payload FROM jobq.pull('security', worker => 'security-w') \gset
+SELECT :payload AS payload, (SELECT count(*) FROM jobq.pull_held('security-w')) AS held;
 SELECT jobq.extend(:'id', :attempt) IS NOT NULL AS extended;
 SELECT jobq.fail(:'id', :attempt, 'no', '0') IS NOT NULL AS failed;
 SELECT count(c) FROM (SELECT jobq.complete_many(array_agg(id), array_agg(attempt)) AS c FROM jobq.pull('security', 10)) AS x;
@@ -131,16 +131,16 @@ SELECT jobq.push('evil', '1', 't', unique_key => 'u') IS NOT NULL, jobq.push('ev
 SELECT jobq.push_many('evil', '{3, 4, 5, 6}', unique_keys => '{c, b, NULL, NULL}') IS NOT NULL AS pushed;
 SELECT jobq.push_many('evil', '{7, 8}') IS NOT NULL AS pushed;
 SELECT jobq.push_bytes('evil', '\x00') IS NOT NULL, jobq.push('evil_delivered', options => '{"endpoint": "evil"}') IS NOT NULL;
-SELECT id, attempt FROM jobq.pull('evil', 1, types => '{t}', worker => 'w') \gset
+SELECT id, attempt FROM jobq.pull('evil', 1, types => '{t}', worker => 'security-w') \gset
 SELECT jobq.extend(:'id', :attempt, '1 min', 50, 'half') IS NOT NULL, jobq.fail(:'id', :attempt, 'no', '0') IS NOT NULL;
 SELECT (p).attempt FROM (SELECT jobq.pull_any('{evil}', 1) AS p) AS x;
-SELECT (p).payload FROM (SELECT jobq.pull_held('w') AS p) AS x;
-SELECT id, attempt FROM jobq.pull('evil', 1, worker => 'w') \gset
+SELECT (p).payload FROM (SELECT jobq.pull_held('security-w') AS p) AS x;
+SELECT id, attempt FROM jobq.pull('evil', 1, worker => 'security-w') \gset
 SELECT jobq.release(:'id', :attempt) IS NOT NULL;
-SELECT id, attempt FROM jobq.pull('evil', 1, worker => 'w') \gset
+SELECT id, attempt FROM jobq.pull('evil', 1, worker => 'security-w') \gset
 SELECT jobq.bury(:'id', :attempt);
 SELECT jobq.retry(:'id');
-SELECT id, attempt FROM jobq.pull('evil', 1, worker => 'w') \gset
+SELECT id, attempt FROM jobq.pull('evil', 1, worker => 'security-w') \gset
 SELECT jobq.bury(:'id', :attempt), jobq.retry_dead('evil', types => '{t}', spread => '1 s'), jobq.retry_dead('evil');
 SELECT id, attempt FROM jobq.pull('evil', 1) \gset
 SELECT jobq.complete(:'id', :attempt, '{}');
