@@ -158,7 +158,6 @@ SELECT count(*) FROM jobq.pull('manage_clear');
 SELECT jobq.drop_queue('manage_clear', force => true);
 SELECT count(*) FROM jobq.jobs WHERE queue = 'manage_clear';
 SELECT (SELECT count(*) FROM jobq.job AS j WHERE NOT EXISTS (SELECT FROM jobq.queue AS q WHERE q.id = j.queue_id)) AS jobs,
-       (SELECT count(*) FROM jobq.lease AS l WHERE NOT EXISTS (SELECT FROM jobq.queue AS q WHERE q.id = l.queue_id)) AS leases,
        (SELECT count(*) FROM jobq.finished AS f WHERE NOT EXISTS (SELECT FROM jobq.queue AS q WHERE q.id = f.queue_id)) AS finished,
        (SELECT count(*) FROM jobq.dead AS d WHERE NOT EXISTS (SELECT FROM jobq.queue AS q WHERE q.id = d.queue_id)) AS dead,
        (SELECT count(*) FROM jobq.attempt AS a WHERE NOT EXISTS (SELECT FROM jobq.jobs AS j WHERE j.id = a.job_id)) AS attempts;

@@ -3,7 +3,9 @@
 #include <array>
 #include <chrono>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +19,15 @@ struct Uuid {
     std::array<std::uint8_t, 16> bytes{};
 
     friend auto operator<=>(const Uuid&, const Uuid&) = default;
+};
+
+// For ids whose last bytes are random, as version 7's and version 4's are.
+struct UuidHash {
+    std::size_t operator()(const Uuid& uuid) const noexcept {
+        std::size_t hash;
+        std::memcpy(&hash, uuid.bytes.data() + uuid.bytes.size() - sizeof hash, sizeof hash);
+        return hash;
+    }
 };
 
 // 36 characters, lower case: 018f3c2e-7b1a-7c3d-8e4f-0123456789ab

@@ -243,6 +243,18 @@ std::optional<std::vector<JsonField>> json_object(Datum jsonb) {
     return fields(&value->root);
 }
 
+std::optional<Datum> json_field(Datum jsonb, std::string_view key) {
+    Jsonb* found = guarded([&]() -> Jsonb* {
+        Jsonb* value = DatumGetJsonbP(jsonb);
+        if (!JB_ROOT_IS_OBJECT(value))
+            return nullptr;
+        JsonbValue* field = getKeyJsonValueFromContainer(&value->root, key.data(),
+                                                         static_cast<int>(key.size()), nullptr);
+        return field == nullptr ? nullptr : JsonbValueToJsonb(field);
+    });
+    return found == nullptr ? std::nullopt : std::optional(JsonbPGetDatum(found));
+}
+
 std::optional<std::vector<JsonField>> json_array(Datum jsonb) {
     Jsonb* value = guarded([&] { return DatumGetJsonbP(jsonb); });
     if (!JB_ROOT_IS_ARRAY(value) || JB_ROOT_IS_SCALAR(value))

@@ -118,6 +118,9 @@ std::optional<std::vector<JsonField>> json_object(Datum jsonb);
 // The elements of a jsonb array (keys empty); nothing where it is not an array.
 std::optional<std::vector<JsonField>> json_array(Datum jsonb);
 
+// What an object has under a key, as jsonb; nothing where it has not, or is no object.
+std::optional<Datum> json_field(Datum jsonb, std::string_view key);
+
 // The value of a field as jsonb.
 Datum json_value(const JsonField& field);
 

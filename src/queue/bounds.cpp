@@ -23,6 +23,7 @@ struct Entry {
     Oid database; // InvalidOid: free
     int32 queue;
     TimestampTz used, forget_at;
+    TimestampTz lease_end; // the first below the bounds, or before
     core::QueueBounds bounds;
 };
 
@@ -98,11 +99,14 @@ core::QueueBounds look(int32 queue, TimestampTz now) noexcept {
                                  [](const Entry& a, const Entry& b) { return a.used < b.used; });
         entry->database = MyDatabaseId;
         entry->queue = queue;
+        entry->lease_end = DT_NOEND;
         entry->bounds.forget();
     }
     entry->used = now;
-    if (entry->bounds.complete() && now >= entry->forget_at)
+    if (now >= entry->lease_end || (entry->bounds.complete() && now >= entry->forget_at)) {
+        entry->lease_end = DT_NOEND;
         entry->bounds.forget();
+    }
     return entry->bounds;
 }
 
@@ -116,6 +120,10 @@ void note_group(int32 queue) noexcept {
 
 void lower(int32 queue, core::Place place) noexcept {
     with_bounds(queue, [&](Entry& entry) { entry.bounds.lower(place); });
+}
+
+void note_lease(int32 queue, TimestampTz until) noexcept {
+    with_bounds(queue, [&](Entry& entry) { entry.lease_end = std::min(entry.lease_end, until); });
 }
 
 void raise(int32 queue, int32 priority, core::Place to, uint64 generation) noexcept {

@@ -1,11 +1,15 @@
 #include <algorithm>
+#include <tuple>
 
 #include <fmt/format.h>
 
 #include "core/backoff.hpp"
 #include "pg/locks.hpp"
+#include "pg/table.hpp"
 #include "pg/xact.hpp"
 #include "queue/finish.hpp"
+#include "queue/job_row.hpp"
+#include "queue/queues.hpp"
 #include "queue/wake.hpp"
 
 extern "C" {
@@ -77,8 +81,9 @@ void bury(const pg::Spi& spi, std::span<const Last> items) {
                          $8::text[], $9::int[])
                   AS t (id, last_attempt, started_at, status_code, outcome, worker, error, response, charged)
             WHERE j.id = t.id
-            RETURNING j.*, t.last_attempt, t.started_at, t.status_code, t.outcome, t.worker, t.error, t.response,
-                      t.charged
+            RETURNING j.id, j.seq, j.run_at, j.expires_at, j.queue_id, j.endpoint_id, j.priority, j.max_attempts, j.type,
+                      j.group_key, j.unique_key, j.pushed_by, j.content_type, j.headers, j.payload, j.body,
+                      t.last_attempt, t.started_at, t.status_code, t.outcome, t.worker, t.error, t.response, t.charged
         )
         INSERT INTO jobq.dead )" ENDED_COLUMNS R"(
         SELECT id, seq, run_at, expires_at, queue_id, endpoint_id, priority, charged, max_attempts, type,
@@ -101,8 +106,10 @@ void retire(const pg::Spi& spi, std::span<const Last> items, const char* state) 
                   AS t (id, last_attempt, started_at, status_code, outcome, worker, error, response, charged),
                   jobq.queue AS q
             WHERE j.id = t.id AND q.id = j.queue_id
-            RETURNING j.*, t.last_attempt, t.started_at, t.status_code, t.outcome, t.worker, t.error, t.response,
-                      t.charged, q.keep
+            RETURNING j.id, j.seq, j.run_at, j.expires_at, j.queue_id, j.endpoint_id, j.priority, j.max_attempts, j.type,
+                      j.group_key, j.unique_key, j.pushed_by, j.content_type, j.headers, j.payload, j.body,
+                      t.last_attempt, t.started_at, t.status_code, t.outcome, t.worker, t.error, t.response, t.charged,
+                      q.keep
         ), forgotten AS (
             DELETE FROM jobq.attempt AS a USING gone AS g
             WHERE g.keep = '0' AND g.last_attempt > 0 AND a.job_id = g.id
@@ -198,65 +205,138 @@ TimestampTz next_run(const Failure& item, const core::Backoff& backoff, int fail
 
 } // namespace
 
-std::vector<Ended> complete(const pg::Spi& spi, std::span<const Completion> items,
-                            OnLocked locked) {
-#define COMPLETE(skip)                                                                             \
-    "WITH held AS MATERIALIZED ("                                                                  \
-    "    SELECT j.id, t.attempt, t.result, t.outcome, t.status_code, t.response"                   \
-    "    FROM unnest($1::uuid[], $2::int[], $3::jsonb[], $4::text[], $5::int[], $6::text[])"       \
-    "         AS t (id, attempt, result, outcome, status_code, response)"                          \
-    "    JOIN jobq.job AS j ON j.id = t.id"                                                        \
-    "    ORDER BY j.id FOR UPDATE OF j " skip "), ended AS ("                                      \
-    "    DELETE FROM jobq.lease AS l USING held AS h WHERE l.job_id = h.id AND l.attempt = "       \
-    "h.attempt"                                                                                    \
-    "    RETURNING h.*, l.started_at, l.worker), gone AS ("                                        \
-    "    DELETE FROM jobq.job AS j USING ended AS e, jobq.queue AS q WHERE j.id = e.id AND q.id "  \
-    "= j.queue_id"                                                                                 \
-    "    RETURNING j.*, e.attempt AS last_attempt, e.result, e.outcome, e.status_code, "           \
-    "e.response,"                                                                                  \
-    "              e.started_at, e.worker, q.keep, q.name, q.max_running), kept AS ("              \
-    "    INSERT INTO jobq.finished " ENDED_COLUMNS "    SELECT " MOVED                             \
-    ", last_attempt, 'completed', clock_timestamp(), started_at, worker, outcome,"                 \
-    "           status_code, result, NULL, response"                                               \
-    "    FROM gone WHERE keep IS DISTINCT FROM '0'), forgotten AS ("                               \
-    "    DELETE FROM jobq.attempt AS a USING gone AS g"                                            \
-    "    WHERE g.keep = '0' AND g.last_attempt > 1 AND a.job_id = g.id)"                           \
-    "SELECT id, last_attempt, queue_id, name, group_key IS NOT NULL OR max_running IS NOT NULL "   \
-    "FROM gone"
-    static pg::Statement wait(COMPLETE("")), skip(COMPLETE("SKIP LOCKED"));
-#undef COMPLETE
+namespace {
+
+// A completed job, on its way into jobq.finished.
+pg::Tuple finished_row(pg::Table& finished, const pg::Tuple& job, const Completion& item,
+                       TimestampTz now, Oid state) {
+    using From = JobColumn;
+    using To = FinishedColumn;
+    pg::Values<To::count> row;
+    constexpr std::tuple<int, int, Oid> same[] = {
+        {To::id, From::id, UUIDOID},
+        {To::seq, From::seq, INT8OID},
+        {To::run_at, From::run_at, TIMESTAMPTZOID},
+        {To::expires_at, From::expires_at, TIMESTAMPTZOID},
+        {To::started_at, From::started_at, TIMESTAMPTZOID},
+        {To::attempt, From::attempt, INT4OID},
+        {To::queue_id, From::queue_id, INT4OID},
+        {To::endpoint_id, From::endpoint_id, INT4OID},
+        {To::priority, From::priority, INT2OID},
+        {To::failures, From::failures, INT2OID},
+        {To::max_attempts, From::max_attempts, INT2OID},
+        {To::type, From::type, TEXTOID},
+        {To::group_key, From::group_key, TEXTOID},
+        {To::unique_key, From::unique_key, TEXTOID},
+        {To::pushed_by, From::pushed_by, TEXTOID},
+        {To::worker, From::worker, TEXTOID},
+        {To::content_type, From::content_type, TEXTOID},
+        {To::headers, From::headers, JSONBOID},
+        {To::payload, From::payload, JSONBOID},
+        {To::body, From::body, BYTEAOID},
+    };
+    for (auto [to, from, type] : same)
+        row.set(to, job.param(from, type));
+    row.set(To::finished_at, pg::timestamp_param(now));
+    row.set(To::state, {OIDOID, ObjectIdGetDatum(state)});
+    row.set(To::outcome, pg::param(item.outcome));
+    row.set(To::status_code, pg::param(item.status_code, INT4OID));
+    row.set(To::response, pg::text_param(item.response));
+    row.set(To::result, item.result ? pg::jsonb_param(*item.result) : pg::null_param(JSONBOID));
+    return finished.make(row);
+}
+
+void forget_attempts(std::span<const core::Uuid> ids) {
+    static pg::Statement forget(
+        "DELETE FROM jobq.attempt AS a USING unnest($1::uuid[]) AS t (id) WHERE a.job_id = t.id");
+    pg::ArrayBuilder gone(UUIDOID, ids.size());
+    for (const auto& id : ids)
+        gone.add(pg::param(id));
+    pg::Spi spi;
+    forget.run(spi, {gone.param()});
+}
+
+} // namespace
+
+std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) {
+    using Column = JobColumn;
     if (items.empty())
         return {};
-    pg::lock_for_writing("job");
-    std::size_t n = items.size();
-    pg::ArrayBuilder ids(UUIDOID, n), attempts(INT4OID, n), results(JSONBOID, n),
-        outcomes(TEXTOID, n), codes(INT4OID, n), responses(TEXTOID, n);
-    for (const Completion& item : items) {
-        ids.add(pg::param(item.id));
-        attempts.add(pg::param(item.attempt));
-        results.add(item.result ? pg::jsonb_param(*item.result) : pg::null_param(JSONBOID));
-        outcomes.add(pg::param(item.outcome));
-        codes.add(pg::param(item.status_code, INT4OID));
-        responses.add(pg::text_param(item.response));
-    }
+    pg::Table jobs("job"), finished("finished");
+    std::vector<const Completion*> order;
+    for (const Completion& item : items)
+        order.push_back(&item);
+    std::sort(order.begin(), order.end(),
+              [](const Completion* a, const Completion* b) { return a->id < b->id; });
+
     std::vector<Ended> ended;
-    int32 woken = 0;
-    for (auto row : (locked == OnLocked::wait ? wait : skip)
-                        .run(spi, {ids.param(), attempts.param(), results.param(), outcomes.param(),
-                                   codes.param(), responses.param()})) {
-        ended.push_back({row.uuid(1), row.int4(2)});
-        // A group or a limit had held others back.
-        if (row.boolean(5) && row.int4(3) != woken) {
-            woken = row.int4(3);
-            wake::note_room(woken, row.text(4));
+    std::vector<pg::Tuple> kept;
+    std::vector<core::Uuid> forgotten;
+    std::vector<QueueRow> queues;
+    auto queue_of = [&](int32 id) -> const QueueRow& {
+        for (const QueueRow& queue : queues)
+            if (queue.id == id)
+                return queue;
+        queues.push_back(*find_queue(id));
+        return queues.back();
+    };
+    TimestampTz now = pg::clock();
+    Oid completed = pg::enum_value("job_state", "completed");
+    std::optional<pg::FreshSnapshot> snapshot;
+    std::optional<pg::Scan> scan;
+    auto busy = locked == OnLocked::wait ? pg::OnBusy::wait : pg::OnBusy::skip;
+
+    for (const Completion* item : order) {
+        // Once more, from a new snapshot, if somebody changed the row meanwhile.
+        for (;;) {
+            std::initializer_list<pg::Key> key = {{1, pg::Key::Is::equal, pg::param(item->id)}};
+            if (!scan) {
+                snapshot.emplace();
+                scan.emplace(jobs, "job_pkey", *snapshot, key);
+            } else {
+                scan->start(key);
+            }
+            if (!scan->next())
+                break;
+            pg::Tuple row = scan->row();
+            if (row.null(Column::lease_until) || row.int4(Column::attempt) != item->attempt)
+                break;
+            const QueueRow& queue = queue_of(row.int4(Column::queue_id));
+            bool let_go = !row.null(Column::group_key) || queue.max_running;
+            std::optional<pg::Tuple> keep;
+            if (queue.keeps)
+                keep = finished_row(finished, row, *item, now, completed);
+            auto written = jobs.remove(row, busy);
+            if (written == pg::Written::changed) {
+                scan.reset();
+                snapshot.reset();
+                continue;
+            }
+            if (written == pg::Written::locked)
+                break;
+            ended.push_back({item->id, item->attempt});
+            if (keep)
+                kept.push_back(*keep);
+            else if (item->attempt > 1)
+                forgotten.push_back(item->id);
+            // A group or a limit had held others back.
+            if (let_go)
+                wake::note_room(queue.id, queue.name);
+            break;
         }
     }
+    scan.reset();
+    snapshot.reset();
+    if (!kept.empty())
+        finished.insert(kept);
+    if (!forgotten.empty())
+        forget_attempts(forgotten);
     return ended;
 }
 
 std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLocked locked) {
     static pg::Statement held(R"(
-        SELECT t.n, l.started_at, l.worker, j.queue_id, q.name, j.failures::int, j.max_attempts::int, j.run_at,
+        SELECT t.n, j.started_at, j.worker, j.queue_id, q.name, j.failures::int, j.max_attempts::int, j.run_at,
                   j.key_waits IS NOT NULL,
                   coalesce((q.types -> j.type ->> 'retry_first')::interval, q.retry_first),
                   coalesce((q.types -> j.type ->> 'retry_longest')::interval, q.retry_longest),
@@ -264,13 +344,13 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
                   coalesce((q.types -> j.type ->> 'retry_jitter')::float8, q.retry_jitter),
                   j.priority::int, j.group_key IS NOT NULL
         FROM (SELECT DISTINCT ON (u.id, u.attempt) * FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY AS u (id, attempt, n)) AS t,
-             jobq.lease AS l, jobq.job AS j, jobq.queue AS q
-        WHERE l.job_id = t.id AND l.attempt = t.attempt AND j.id = t.id AND q.id = j.queue_id)");
-    static pg::Statement end(
-        "DELETE FROM jobq.lease AS l USING unnest($1::uuid[]) AS t (id) WHERE l.job_id = t.id");
+             jobq.job AS j, jobq.queue AS q
+        WHERE j.id = t.id AND j.attempt = t.attempt AND j.lease_until IS NOT NULL AND q.id = j.queue_id)");
     static pg::Statement queue_again(R"(
-        UPDATE jobq.job AS j SET attempt = t.attempt, failures = t.failures, run_at = t.run_at
-        FROM unnest($1::uuid[], $2::int[], $3::int[], $4::timestamptz[]) AS t (id, attempt, failures, run_at)
+        UPDATE jobq.job AS j
+        SET failures = t.failures, run_at = t.run_at, lease_until = NULL, started_at = NULL, progress = NULL, delivery = NULL,
+            limited = NULL, running_group = NULL, worker = NULL, note = NULL
+        FROM unnest($1::uuid[], $2::int[], $3::timestamptz[]) AS t (id, failures, run_at)
         WHERE j.id = t.id)");
     if (items.empty())
         return {};
@@ -293,8 +373,7 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
     std::vector<Ended> ended;
     std::vector<Last> tried, dead, superseded;
     pg::ArrayBuilder again_ids(UUIDOID, candidates.size()),
-        again_attempts(INT4OID, candidates.size()), again_failures(INT4OID, candidates.size()),
-        again_at(TIMESTAMPTZOID, candidates.size());
+        again_failures(INT4OID, candidates.size()), again_at(TIMESTAMPTZOID, candidates.size());
     int32 woken = 0;
     // Runs after the locks are held, so its snapshot is newer: what it finds are the running
     // attempts, and they stay so, because a lease changes only under the lock of its job.
@@ -331,7 +410,6 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
         } else {
             TimestampTz run_at = next_run(item, backoff_of(row, 10), failures, row.timestamp(8));
             again_ids.add(pg::param(item.id));
-            again_attempts.add(pg::param(item.attempt));
             again_failures.add(pg::param(failures));
             again_at.add(pg::timestamp_param(run_at));
             wake::note(
@@ -342,13 +420,8 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
                 {.id = item.id, .attempt = item.attempt, .waits = true, .run_at = run_at});
         }
     }
-    pg::ArrayBuilder over(UUIDOID, ended.size());
-    for (const Ended& job : ended)
-        over.add(pg::param(job.id));
-    end.run(spi, {over.param()});
     if (!tried.empty()) {
-        queue_again.run(spi, {again_ids.param(), again_attempts.param(), again_failures.param(),
-                              again_at.param()});
+        queue_again.run(spi, {again_ids.param(), again_failures.param(), again_at.param()});
         keep_attempts(spi, tried);
     }
     if (!dead.empty())
@@ -361,8 +434,8 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
 std::vector<core::Uuid> still_running(const pg::Spi& spi, std::span<const core::Uuid> ids,
                                       std::span<const int32> attempts) {
     static pg::Statement find(R"(
-        SELECT l.job_id FROM unnest($1::uuid[], $2::int[]) AS t (id, attempt)
-        JOIN jobq.lease AS l ON l.job_id = t.id AND l.attempt = t.attempt)");
+        SELECT j.id FROM unnest($1::uuid[], $2::int[]) AS t (id, attempt)
+        JOIN jobq.job AS j ON j.id = t.id AND j.attempt = t.attempt AND j.lease_until IS NOT NULL)");
     pg::ArrayBuilder id_array(UUIDOID, ids.size()), attempt_array(INT4OID, ids.size());
     for (std::size_t i = 0; i < ids.size(); ++i) {
         id_array.add(pg::param(ids[i]));
@@ -374,32 +447,40 @@ std::vector<core::Uuid> still_running(const pg::Spi& spi, std::span<const core::
     return running;
 }
 
-void expire(const pg::Spi& spi, std::span<const core::Uuid> ids) {
+Failure lease_over(const core::Uuid& id, int32 attempt) {
+    return {.id = id,
+            .attempt = attempt,
+            .ending = Ending::lease_expired,
+            .outcome = "lease_expired",
+            .error = "the lease ended before the attempt did"};
+}
+
+Failure interrupted(const core::Uuid& id, int32 attempt) {
+    return {.id = id,
+            .attempt = attempt,
+            .ending = Ending::release,
+            .outcome = "interrupted",
+            .error = "the dispatcher ended before the request did"};
+}
+
+std::size_t expire(const pg::Spi& spi, std::span<const core::Uuid> ids) {
     // Seen as they are since they were locked: another claim may have been quicker.
-    static pg::Statement claims(R"(
-        SELECT j.id, j.attempt, j.failures::int FROM jobq.job AS j
-        WHERE j.id = ANY ($1) AND (SELECT true FROM jobq.lease AS l WHERE l.job_id = j.id) IS NULL)");
+    static pg::Statement waiting(R"(
+        SELECT j.id, j.attempt, j.failures::int FROM jobq.job AS j WHERE j.id = ANY ($1) AND j.lease_until IS NULL)");
+    if (ids.empty())
+        return 0;
     pg::ArrayBuilder wanted(UUIDOID, ids.size());
     for (const auto& id : ids)
         wanted.add(pg::param(id));
+    auto locked = lock_jobs(spi, wanted.param(), OnLocked::skip);
+    pg::ArrayBuilder held(UUIDOID, locked.size());
+    for (const auto& id : locked)
+        held.add(pg::param(id));
     std::vector<Last> items;
-    for (auto row : claims.run(spi, {wanted.param()}))
+    for (auto row : waiting.run(spi, {held.param()}))
         items.push_back({.id = row.uuid(1), .attempt = row.int4(2), .failures = row.int4(3)});
     retire(spi, items, "expired");
-}
-
-std::size_t end_expired_leases(const pg::Spi& spi, int64 limit) {
-    static pg::Statement over(R"(
-        SELECT l.job_id, l.attempt FROM jobq.lease AS l WHERE l.lease_until <= $1
-        ORDER BY l.lease_until LIMIT $2)");
-    std::vector<Failure> items;
-    for (auto row : over.run(spi, {pg::timestamp_param(pg::clock()), pg::param(limit)}))
-        items.push_back({.id = row.uuid(1),
-                         .attempt = row.int4(2),
-                         .ending = Ending::lease_expired,
-                         .outcome = "lease_expired",
-                         .error = "the lease ended before the attempt did"});
-    return fail(spi, items, OnLocked::skip).size();
+    return items.size();
 }
 
 std::size_t delete_old(const pg::Spi& spi, int64 limit) {

@@ -7,9 +7,9 @@
 //     └────────────────────────────────┘ └─ cancel, or its unique key is waited for ──▶ cancelled
 //        fail, lease over (charged), release (not charged)
 //
-// An attempt ends by deleting the lease that names it. Who deletes it has ended the attempt; who
-// finds nothing to delete is too late, and changes nothing. Locks: job row, then lease row; many in
-// the order of their ids.
+// A running job's row has a lease and the number of the attempt that holds it. Who writes the row,
+// or deletes it, while it names his attempt has ended the attempt; who finds another number or no
+// lease is too late, and changes nothing. Many rows are locked in the order of their ids.
 #pragma once
 
 #include <optional>
@@ -63,7 +63,7 @@ struct Ended {
 
 // Ends these attempts as completed. What was not the running attempt is not in the result; with
 // OnLocked::skip nor is what somebody has locked. Wakes after commit.
-std::vector<Ended> complete(const pg::Spi& spi, std::span<const Completion> items, OnLocked locked);
+std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked);
 
 // Ends these attempts without success; as complete().
 std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLocked locked);
@@ -73,11 +73,13 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
 std::vector<core::Uuid> still_running(const pg::Spi& spi, std::span<const core::Uuid> ids,
                                       std::span<const int32> attempts);
 
-// Ends those of these jobs that do not run as expired. They are locked by this transaction.
-void expire(const pg::Spi& spi, std::span<const core::Uuid> ids);
+// Why a claim, or maintenance, ends attempts that nobody ends.
+Failure lease_over(const core::Uuid& id, int32 attempt);
+Failure interrupted(const core::Uuid& id, int32 attempt);
 
-// Ends attempts whose lease is over by the clock, up to limit of them. Returns how many.
-std::size_t end_expired_leases(const pg::Spi& spi, int64 limit);
+// Ends those of these jobs that do not run as expired; not those that somebody has locked. Returns
+// how many.
+std::size_t expire(const pg::Spi& spi, std::span<const core::Uuid> ids);
 
 // Deletes finished jobs that are no longer kept, up to limit of them. Returns how many.
 std::size_t delete_old(const pg::Spi& spi, int64 limit);

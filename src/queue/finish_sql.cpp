@@ -1,5 +1,7 @@
 // jobq.complete, fail, extend, release, bury and their _many; jobq.maintain and wake.
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "pg/call.hpp"
@@ -18,7 +20,7 @@ using queue::OnLocked;
 // Why an attempt could not be ended, for the caller that named just this one.
 Error not_running(const pg::Spi& spi, const core::Uuid& id, int32 attempt) {
     static pg::Statement find(R"(
-        SELECT (SELECT l.attempt FROM jobq.lease AS l WHERE l.job_id = $1),
+        SELECT (SELECT j.attempt FROM jobq.job AS j WHERE j.id = $1 AND j.lease_until IS NOT NULL),
                coalesce((SELECT 'queued' FROM jobq.job AS j WHERE j.id = $1),
                         (SELECT 'dead' FROM jobq.dead AS d WHERE d.id = $1),
                         (SELECT f.state::text FROM jobq.finished AS f WHERE f.id = $1 LIMIT 1)))");
@@ -137,31 +139,33 @@ pg::Rows extend(const pg::Spi& spi, const pg::Param& ids, const pg::Param& attem
                 std::optional<Datum> lease, const pg::Param& progress, const pg::Param& note) {
     static pg::Statement move(R"(
         WITH held AS MATERIALIZED (
-            SELECT j.id, t.attempt, q.lease
+            SELECT j.id, q.lease
             FROM unnest($1::uuid[], $2::int[]) AS t (id, attempt)
-            JOIN jobq.job AS j ON j.id = t.id
+            JOIN jobq.job AS j ON j.id = t.id AND j.attempt = t.attempt AND j.lease_until IS NOT NULL
             JOIN jobq.queue AS q ON q.id = j.queue_id
             ORDER BY j.id FOR NO KEY UPDATE OF j
         )
-        UPDATE jobq.lease AS l
-        SET lease_until = clock_timestamp() + coalesce($3, h.lease), progress = coalesce($4, l.progress),
-            note = coalesce($5, l.note)
-        FROM held AS h WHERE l.job_id = h.id AND l.attempt = h.attempt
-        RETURNING l.job_id, l.lease_until)");
+        UPDATE jobq.job AS j
+        SET lease_until = clock_timestamp() + coalesce($3, h.lease), progress = coalesce($4, j.progress),
+            note = coalesce($5, j.note)
+        FROM held AS h WHERE j.id = h.id
+        RETURNING j.id, j.lease_until, j.queue_id)");
     pg::lock_for_writing("job");
-    return move.run(spi, {ids, attempts,
-                          lease ? pg::Param{INTERVALOID, *lease} : pg::null_param(INTERVALOID),
-                          progress, note});
+    auto rows = move.run(spi, {ids, attempts,
+                               lease ? pg::Param{INTERVALOID, *lease} : pg::null_param(INTERVALOID),
+                               progress, note});
+    for (auto row : rows)
+        queue::wake::note_lease(row.int4(3), row.timestamp(2));
+    return rows;
 }
 
 } // namespace
 
 JOBQ_FUNCTION(jobq_complete) {
     Token token(call);
-    pg::Spi spi;
     queue::Completion completion{.id = token.id, .attempt = token.attempt, .result = call.maybe(2)};
-    if (queue::complete(spi, {&completion, 1}, OnLocked::wait).empty())
-        throw not_running(spi, token.id, token.attempt);
+    if (queue::complete({&completion, 1}, OnLocked::wait).empty())
+        throw not_running(pg::Spi(), token.id, token.attempt);
     return 0;
 }
 
@@ -219,8 +223,7 @@ JOBQ_FUNCTION(jobq_complete_many) {
     for (std::size_t i = 0; i < tokens.ids.size; ++i)
         items.push_back(
             {.id = tokens.id(i), .attempt = tokens.attempt(i), .result = tokens.extra(i)});
-    pg::Spi spi;
-    return return_ids(call, queue::complete(spi, items, OnLocked::wait));
+    return return_ids(call, queue::complete(items, OnLocked::wait));
 }
 
 JOBQ_FUNCTION(jobq_fail_many) {
@@ -276,9 +279,13 @@ JOBQ_FUNCTION(jobq_extend_many) {
 }
 
 JOBQ_FUNCTION(jobq_maintain) {
-    constexpr int64 at_once = 10000;
+    constexpr std::size_t at_once = 10000;
+    static pg::Statement queues("SELECT q.id FROM jobq.queue AS q");
     pg::Spi spi;
-    auto done = queue::end_expired_leases(spi, at_once) + queue::delete_old(spi, at_once);
+    std::size_t done = 0;
+    for (auto row : queues.run(spi))
+        done += queue::end_leases(row.int4(1), at_once - std::min(done, at_once), {});
+    done += queue::delete_old(spi, at_once);
     return Int64GetDatum(static_cast<int64>(done));
 }
 

@@ -12,8 +12,6 @@ using namespace jobq;
 using pg::Error;
 
 constexpr int max_batch = 10000;
-// Leases that have ended are taken back by whoever pulls, so that nothing else need run for it.
-constexpr int64 expired_at_once = 100;
 
 // The arguments that pull and pull_any share, from the second one on.
 struct PullArguments {
@@ -51,9 +49,9 @@ TimestampTz lease_end(Datum interval) {
 }
 
 // Pulls from one queue what is missing to the batch, into rows. Returns how many.
-std::size_t pull(const pg::Spi& spi, std::string_view name, const PullArguments& arguments,
-                 std::size_t limit, pg::RowSink& rows) {
-    auto queue = queue::require_queue(spi, name);
+std::size_t pull(std::string_view name, const PullArguments& arguments, std::size_t limit,
+                 pg::RowSink& rows) {
+    auto queue = queue::require_queue(name);
     if (queue.endpoint_id)
         throw Error(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                     fmt::format("jobs of queue \"{}\" are delivered to its endpoint", name))
@@ -62,30 +60,24 @@ std::size_t pull(const pg::Spi& spi, std::string_view name, const PullArguments&
     TimestampTz lease_until = lease_end(arguments.lease.value_or(queue.lease));
     if (queue.paused)
         return 0;
-    auto jobs = queue::claim(spi, {.queue_id = queue.id,
-                                   .queue = name,
-                                   .limit = limit,
-                                   .max_running = queue.max_running,
-                                   .due = arguments.at.value_or(pg::clock()),
-                                   .lease_until = lease_until,
-                                   .types = arguments.types,
-                                   .worker = arguments.worker,
-                                   .endpoint_id = {},
-                                   .closed = {},
-                                   .by_clock = !arguments.at});
-    using Job = queue::ClaimedJob;
-    for (const Job& job : jobs) {
-        auto column = [&](Job::Column column, Oid type) {
-            return job.row.null(column) ? pg::null_param(type)
-                                        : pg::Param{type, job.row.datum(column)};
-        };
-        rows.put({pg::param(job.id), pg::param(job.attempt), pg::param(name),
-                  column(Job::type_, TEXTOID), column(Job::payload_, JSONBOID),
-                  column(Job::group_key_, TEXTOID), column(Job::headers_, JSONBOID),
-                  column(Job::max_attempts_, INT4OID), pg::timestamp_param(lease_until),
-                  column(Job::body_, BYTEAOID), column(Job::content_type_, TEXTOID)});
-    }
-    return jobs.size();
+    auto claims = queue::claim({.queue_id = queue.id,
+                                .queue = name,
+                                .limit = limit,
+                                .max_running = queue.max_running,
+                                .due = arguments.at.value_or(pg::clock()),
+                                .lease_until = lease_until,
+                                .types = arguments.types,
+                                .worker = arguments.worker,
+                                .by_clock = !arguments.at});
+    using Column = queue::JobColumn;
+    for (const auto& [row, id, attempt] : claims.jobs)
+        rows.put({pg::param(id), pg::param(attempt), pg::param(name),
+                  row.param(Column::type, TEXTOID), row.param(Column::payload, JSONBOID),
+                  row.param(Column::group_key, TEXTOID), row.param(Column::headers, JSONBOID),
+                  pg::param(static_cast<int32>(row.int2(Column::max_attempts))),
+                  pg::timestamp_param(lease_until), row.param(Column::body, BYTEAOID),
+                  row.param(Column::content_type, TEXTOID)});
+    return claims.jobs.size();
 }
 
 } // namespace
@@ -94,9 +86,7 @@ JOBQ_FUNCTION(jobq_pull) {
     call.require(0, "queue");
     PullArguments arguments(call);
     pg::RowSink rows(call);
-    pg::Spi spi;
-    queue::end_expired_leases(spi, expired_at_once);
-    pull(spi, call.text(0), arguments, arguments.batch, rows);
+    pull(call.text(0), arguments, arguments.batch, rows);
     return call.return_null();
 }
 
@@ -105,8 +95,6 @@ JOBQ_FUNCTION(jobq_pull_any) {
     auto queues = pg::elements(call.datum(0), TEXTOID);
     PullArguments arguments(call);
     pg::RowSink rows(call);
-    pg::Spi spi;
-    queue::end_expired_leases(spi, expired_at_once);
     std::size_t pulled = 0;
     for (std::size_t i = 0; i < queues.size; ++i) {
         if (queues.null(i))
@@ -114,10 +102,10 @@ JOBQ_FUNCTION(jobq_pull_any) {
         // Also where the batch is full: a name that is wrong shows at once, not when there is
         // little to do.
         if (pulled == arguments.batch)
-            queue::require_queue(spi, pg::text_of(queues.values[i]));
+            queue::require_queue(pg::text_of(queues.values[i]));
         else
             pulled +=
-                pull(spi, pg::text_of(queues.values[i]), arguments, arguments.batch - pulled, rows);
+                pull(pg::text_of(queues.values[i]), arguments, arguments.batch - pulled, rows);
     }
     return call.return_null();
 }

@@ -9,8 +9,11 @@
 #include "pg/call.hpp"
 #include "pg/locks.hpp"
 #include "pg/settings.hpp"
+#include "pg/spi.hpp"
+#include "pg/table.hpp"
 #include "pg/xact.hpp"
 #include "queue/checks.hpp"
+#include "queue/job_row.hpp"
 #include "queue/push.hpp"
 #include "queue/queues.hpp"
 #include "queue/wake.hpp"
@@ -71,62 +74,59 @@ const char* const insert_columns =
     "headers,"
     " payload, body)";
 
-// Inserts many jobs without unique keys, in the order of their arrays. Returns how many.
-std::size_t insert_plain(const pg::Spi& spi, const PushSettings& s, std::optional<int32> endpoint,
-                         std::span<const NewJob> jobs, std::span<const core::Uuid> ids,
-                         std::optional<int32>& queue_id) {
-    static const std::string sql = std::string(insert_columns) + R"(
-        SELECT t.id, nextval('jobq.push_order'), t.run_at, $7, q.id, 0, $8, $9, 0,
-               coalesce($10, (q.types -> t.type ->> 'max_attempts')::int, q.max_attempts), NULL,
-               t.type, t.group_key, NULL, $11, $12, $13, t.payload, t.body
-        FROM jobq.queue AS q,
-             unnest($2::uuid[], $3::timestamptz[], $4::text[], $5::text[], $6::jsonb[], $14::bytea[])
-                 WITH ORDINALITY AS t (id, run_at, type, group_key, payload, body, n)
-        WHERE q.name = $1
-        ORDER BY t.n
-        RETURNING queue_id)";
-    static pg::Statement insert(sql.c_str());
+// Inserts jobs without unique keys, in their order.
+void insert_plain(pg::Table& table, const PushSettings& s, const QueueRow& queue,
+                  std::optional<int32> endpoint, std::span<const NewJob> jobs,
+                  std::span<const core::Uuid> ids) {
+    using Column = JobColumn;
+    auto small = [](int32 value) {
+        return pg::Param{INT2OID, Int16GetDatum(static_cast<int16>(value))};
+    };
+    pg::Values<Column::count> row;
+    if (s.expires_at)
+        row.set(Column::expires_at, pg::timestamp_param(*s.expires_at));
+    row.set(Column::attempt, pg::param(0));
+    row.set(Column::queue_id, pg::param(queue.id));
+    row.set(Column::endpoint_id, pg::param(endpoint, INT4OID));
+    row.set(Column::priority, small(s.priority));
+    row.set(Column::failures, small(0));
+    row.set(Column::pushed_by, pg::param(std::string_view(s.pushed_by)));
+    row.set(Column::content_type, pg::text_param(s.content_type));
+    if (s.headers)
+        row.set(Column::headers, pg::jsonb_param(*s.headers));
 
-    pg::ArrayBuilder id_array(UUIDOID, jobs.size()), run_ats(TIMESTAMPTZOID, jobs.size()),
-        types(TEXTOID, jobs.size()), groups(TEXTOID, jobs.size()), payloads(JSONBOID, jobs.size()),
-        bodies(BYTEAOID, jobs.size());
+    std::vector<pg::Tuple> rows;
+    rows.reserve(jobs.size());
     for (std::size_t i = 0; i < jobs.size(); ++i) {
-        id_array.add(pg::param(ids[i]));
-        run_ats.add(pg::timestamp_param(jobs[i].run_at.value_or(s.run_at)));
-        types.add(pg::text_param(jobs[i].type));
-        groups.add(pg::text_param(jobs[i].group_key));
-        payloads.add(s.content_type ? pg::null_param(JSONBOID) : pg::jsonb_param(*jobs[i].payload));
-        bodies.add(s.content_type ? pg::bytea_param(*jobs[i].payload) : pg::null_param(BYTEAOID));
+        const NewJob& job = jobs[i];
+        row.set(Column::id, pg::param(ids[i]));
+        row.set(Column::seq, pg::param(pg::next_value("push_order")));
+        row.set(Column::run_at, pg::timestamp_param(job.run_at.value_or(s.run_at)));
+        row.set(Column::max_attempts,
+                small(s.max_attempts ? *s.max_attempts : queue.max_attempts_of(job.type)));
+        row.set(Column::type, pg::text_param(job.type));
+        row.set(Column::group_key, pg::text_param(job.group_key));
+        row.set(s.content_type ? Column::body : Column::payload, {JSONBOID, *job.payload});
+        rows.push_back(table.make(row));
     }
-    auto rows = insert.run(
-        spi,
-        {pg::param(s.queue), id_array.param(), run_ats.param(), types.param(), groups.param(),
-         payloads.param(),
-         s.expires_at ? pg::timestamp_param(*s.expires_at) : pg::null_param(TIMESTAMPTZOID),
-         pg::param(endpoint, INT4OID), pg::param(s.priority), pg::param(s.max_attempts, INT4OID),
-         pg::param(std::string_view(s.pushed_by)), pg::text_param(s.content_type),
-         s.headers ? pg::jsonb_param(*s.headers) : pg::null_param(JSONBOID), bodies.param()});
-    if (!rows.empty())
-        queue_id = rows[0].int4(1);
-    return rows.size();
+    table.insert(rows);
 }
 
-// Inserts one job; nothing returned: the queue is unknown, or a job waits for the unique key.
-std::optional<int32> insert_one(const pg::Spi& spi, const PushSettings& s,
-                                std::optional<int32> endpoint, const NewJob& job,
-                                const core::Uuid& id, std::optional<int64> seq) {
+// Inserts one job with a unique key. False: a job waits for the key already.
+bool insert_one(const pg::Spi& spi, const PushSettings& s, std::optional<int32> endpoint,
+                const NewJob& job, const core::Uuid& id, int64 seq) {
     static const std::string sql = std::string(insert_columns) + R"(
-        SELECT $2, coalesce($3, nextval('jobq.push_order')), $4, $5, q.id, 0, $6, $7, 0,
+        SELECT $2, $3, $4, $5, q.id, 0, $6, $7, 0,
                coalesce($8, (q.types -> $9 ->> 'max_attempts')::int, q.max_attempts),
                CASE WHEN $11 IS NOT NULL THEN true END,
                $9, $10, $11, $12, $13, $14, $15, $16
         FROM jobq.queue AS q WHERE q.name = $1
         ON CONFLICT (queue_id, unique_key) WHERE key_waits DO NOTHING
-        RETURNING queue_id)";
+        RETURNING id)";
     static pg::Statement insert(sql.c_str());
     auto rows = insert.run(
         spi,
-        {pg::param(s.queue), pg::param(id), pg::param(seq, INT8OID),
+        {pg::param(s.queue), pg::param(id), pg::param(seq),
          pg::timestamp_param(job.run_at.value_or(s.run_at)),
          s.expires_at ? pg::timestamp_param(*s.expires_at) : pg::null_param(TIMESTAMPTZOID),
          pg::param(endpoint, INT4OID), pg::param(s.priority), pg::param(s.max_attempts, INT4OID),
@@ -135,7 +135,7 @@ std::optional<int32> insert_one(const pg::Spi& spi, const PushSettings& s,
          s.headers ? pg::jsonb_param(*s.headers) : pg::null_param(JSONBOID),
          s.content_type ? pg::null_param(JSONBOID) : pg::jsonb_param(*job.payload),
          s.content_type ? pg::bytea_param(*job.payload) : pg::null_param(BYTEAOID)});
-    return rows.empty() ? std::nullopt : std::optional(rows[0].int4(1));
+    return !rows.empty();
 }
 
 // The job that waits for a unique key, kept waiting until this transaction ends: were it claimed
@@ -181,14 +181,10 @@ std::optional<core::Uuid> replace_waiting(const pg::Spi& spi, const PushSettings
 }
 
 core::Uuid push_one(const pg::Spi& spi, const PushSettings& s, std::optional<int32> endpoint,
-                    const NewJob& job, const core::Uuid& id, std::optional<int64> seq,
-                    int32& queue_id) {
+                    const NewJob& job, const core::Uuid& id, int64 seq) {
     for (;;) {
-        if (auto queue = insert_one(spi, s, endpoint, job, id, seq)) {
-            queue_id = *queue;
+        if (insert_one(spi, s, endpoint, job, id, seq))
             return id;
-        }
-        queue_id = require_queue(spi, s.queue).id;
         std::optional<core::Uuid> waiting;
         switch (s.on_conflict) {
         case OnConflict::skip:
@@ -211,31 +207,25 @@ core::Uuid push_one(const pg::Spi& spi, const PushSettings& s, std::optional<int
     }
 }
 
-std::vector<int64> take_places(const pg::Spi& spi, std::size_t count) {
-    static pg::Statement take(
-        "SELECT nextval('jobq.push_order') FROM generate_series(1, $1::bigint)");
-    std::vector<int64> places;
-    for (auto row : take.run(spi, {pg::param(static_cast<int64>(count))}))
-        places.push_back(row.int8(1));
-    return places;
-}
-
 // In the order of the keys, so that two pushes of the same keys cannot wait for each other.
-void push_keyed(const pg::Spi& spi, const PushSettings& s, std::optional<int32> endpoint,
-                std::span<const NewJob> jobs, std::span<core::Uuid> ids, int32& queue_id) {
-    auto places = take_places(spi, jobs.size());
+void push_keyed(const PushSettings& s, std::optional<int32> endpoint, std::span<const NewJob> jobs,
+                std::span<core::Uuid> ids) {
+    std::vector<int64> places(jobs.size());
+    std::generate(places.begin(), places.end(), [] { return pg::next_value("push_order"); });
     std::vector<std::size_t> order(jobs.size());
     std::iota(order.begin(), order.end(), 0);
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
         return jobs[a].unique_key < jobs[b].unique_key;
     });
+    pg::Spi spi;
     for (std::size_t i : order)
-        ids[i] = push_one(spi, s, endpoint, jobs[i], ids[i], places[i], queue_id);
+        ids[i] = push_one(spi, s, endpoint, jobs[i], ids[i], places[i]);
 }
 
-std::optional<int32> endpoint_of(const pg::Spi& spi, const PushSettings& s) {
+std::optional<int32> endpoint_of(const PushSettings& s, const QueueRow& queue) {
     if (!s.endpoint)
         return std::nullopt;
+    pg::Spi spi;
     static pg::Statement find("SELECT e.id FROM jobq.endpoint AS e WHERE e.name = $1");
     auto rows = find.run(spi, {pg::param(*s.endpoint)});
     if (rows.empty())
@@ -243,7 +233,7 @@ std::optional<int32> endpoint_of(const pg::Spi& spi, const PushSettings& s) {
                     fmt::format("endpoint \"{}\" does not exist", *s.endpoint))
             .with_hint(fmt::format("Create it with SELECT jobq.create_endpoint({}, 'https://...').",
                                    pg::quoted(*s.endpoint)));
-    if (!require_queue(spi, s.queue).endpoint_id)
+    if (!queue.endpoint_id)
         throw Error(
             ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             fmt::format("queue \"{}\" has no endpoint, so its jobs are not delivered", s.queue))
@@ -339,36 +329,31 @@ std::vector<core::Uuid> push(const PushSettings& settings, std::vector<NewJob> j
     for (const NewJob& job : jobs)
         check(settings, job);
 
-    pg::AsRole as_owner(owner);
-    pg::Spi spi;
     // drop_queue and drop_endpoint wait for this: what is looked up below is there until the
     // commit.
-    pg::lock_for_writing("job");
-    std::optional<int32> endpoint = endpoint_of(spi, settings);
+    pg::Table table("job");
+    QueueRow queue = require_queue(settings.queue);
+    bool keyed = std::any_of(jobs.begin(), jobs.end(),
+                             [](const NewJob& job) { return job.unique_key.has_value(); });
+    std::optional<pg::AsRole> as_owner; // SQL asks for privileges
+    if (keyed || settings.endpoint)
+        as_owner.emplace(owner);
+    std::optional<int32> endpoint = endpoint_of(settings, queue);
+    if (jobs.empty())
+        return {};
 
     std::vector<core::Uuid> ids(jobs.size());
     std::generate(ids.begin(), ids.end(), new_id);
-    int32 queue_id = 0;
-    if (jobs.empty()) {
-        require_queue(spi, settings.queue);
-        return {};
-    }
-    if (jobs.size() == 1) {
-        ids[0] = push_one(spi, settings, endpoint, jobs[0], ids[0], std::nullopt, queue_id);
-    } else if (std::any_of(jobs.begin(), jobs.end(),
-                           [](const NewJob& job) { return job.unique_key.has_value(); })) {
-        push_keyed(spi, settings, endpoint, jobs, ids, queue_id);
-    } else {
-        std::optional<int32> found;
-        insert_plain(spi, settings, endpoint, jobs, ids, found);
-        queue_id = found ? *found : require_queue(spi, settings.queue).id;
-    }
+    if (keyed)
+        push_keyed(settings, endpoint, jobs, ids);
+    else
+        insert_plain(table, settings, queue, endpoint, jobs, ids);
     wake::Arrival arrival{.priority = settings.priority, .place = {settings.run_at, 0}};
     for (const NewJob& job : jobs) {
         arrival.place.run_at = std::min(arrival.place.run_at, job.run_at.value_or(settings.run_at));
         arrival.grouped |= job.group_key.has_value();
     }
-    wake::note(queue_id, settings.queue, arrival);
+    wake::note(queue.id, queue.name, arrival);
     return ids;
 }
 

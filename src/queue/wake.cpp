@@ -31,6 +31,7 @@ struct Noted {
     std::size_t size;
     core::Place low;                // its lowest place
     core::Place low_if_rolled_back; // of what is claimable again then
+    TimestampTz lease_end;          // the first of the leases that its claims wrote or met
     char channel[NAMEDATALEN];
 };
 
@@ -105,6 +106,7 @@ void move_bounds() noexcept {
             bounds::note(noted.id, noted.priorities[i], noted.low);
         if (noted.grouped)
             bounds::note_group(noted.id);
+        bounds::note_lease(noted.id, noted.lease_end);
     }
     // After what this transaction noted itself, which they are not to go over.
     for (const Raise& raise : std::span(pending.raises.data(), pending.raised))
@@ -221,6 +223,7 @@ Noted* entry(int32 queue_id, std::string_view name) {
         *noted = {};
         noted->id = queue_id;
         noted->low = noted->low_if_rolled_back = core::last_place;
+        noted->lease_end = DT_NOEND;
         ++pending.size;
     }
     set_level(noted->level, level);
@@ -264,6 +267,11 @@ void note_taken(int32 queue_id, core::Place first) {
         noted->low_if_rolled_back = std::min(noted->low_if_rolled_back, first);
 }
 
+void note_lease(int32 queue_id, TimestampTz until) {
+    if (Noted* noted = entry(queue_id, {}))
+        noted->lease_end = std::min(noted->lease_end, until);
+}
+
 void note_raise(int32 queue_id, int32 priority, core::Place to, uint64 generation) {
     register_callbacks();
     if (pending.raised < most_raises)
@@ -278,6 +286,15 @@ void note_settings() {
 void note_extension() {
     register_callbacks();
     set_level(pending.extension, GetCurrentTransactionNestLevel());
+}
+
+Own own(int32 queue_id) {
+    if (pending.overflow != 0)
+        return {.anything = true};
+    for (const Noted& noted : pending.noted())
+        if (noted.id == queue_id)
+            return {noted.anything, {noted.priorities.data(), noted.size}, noted.low};
+    return {};
 }
 
 void deliver_to(const Listener& to) {

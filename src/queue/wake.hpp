@@ -7,6 +7,7 @@
 // notes with it.
 #pragma once
 
+#include <span>
 #include <string_view>
 
 #include "core/bound.hpp"
@@ -53,8 +54,18 @@ void note_room(int32 queue_id, std::string_view name);
 void note_taken(int32 queue_id, core::Place first);
 // Those claims left nothing of the priority to claim before `to`: see core/bound.hpp.
 void note_raise(int32 queue_id, int32 priority, core::Place to, uint64 generation);
+// Leases that end then, or later, were written or met by those claims.
+void note_lease(int32 queue_id, TimestampTz until);
 void note_settings();
 void note_extension();
+
+// What this transaction has noted of jobs that can be claimed: nobody else knows of them yet.
+struct Own {
+    bool anything = false;
+    std::span<const int32> priorities = {};
+    core::Place low = core::last_place;
+};
+Own own(int32 queue_id);
 
 // The way to the dispatcher, installed once a process where the library is preloaded.
 struct Listener {

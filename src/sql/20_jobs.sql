@@ -1,79 +1,98 @@
 -- A job is a row of exactly one of job (not finished), finished (completed, cancelled, expired) and dead.
--- A job with a row in lease is running, one without is queued. Locks are taken in this order: job, lease.
+-- One in job with a lease_until is running, one without is queued.
+--
+-- A claim writes the lease into the job's row. None of what it writes there for a plain job stands in an
+-- index, and fillfactor leaves room for it on the page, so that it costs no index entries (HOT).
+-- What has to be found by more than the job stands in a column of its own, with an index, which is NULL
+-- for jobs that do not need it: running_group, limited, worker, key_waits.
+--
+-- Written by C++ past the executor (src/pg/table.hpp): triggers on job and finished do not fire for it.
 
 CREATE TYPE jobq.job_state AS ENUM ('queued', 'running', 'completed', 'dead', 'cancelled', 'expired');
 
 -- The order of pushes. Not cached: a cached value could be older than another session's newer one.
 CREATE SEQUENCE jobq.push_order CACHE 1;
 
+-- The columns are known to src/queue/job_row.hpp by their order.
 CREATE TABLE jobq.job (
     id uuid NOT NULL,
     seq bigint NOT NULL,
     run_at timestamptz NOT NULL,
     expires_at timestamptz,
-    queue_id int NOT NULL,
+    lease_until timestamptz,
+    started_at timestamptz,
+    progress float8,
     attempt int NOT NULL,
+    queue_id int NOT NULL,
     endpoint_id int,
     priority smallint NOT NULL,
     failures smallint NOT NULL,
     max_attempts smallint NOT NULL,
     key_waits boolean,
+    delivery boolean,
+    limited boolean,
     type text,
     group_key text,
+    running_group text,
     unique_key text,
     pushed_by text NOT NULL,
+    worker text,
+    note text,
     content_type text,
     headers jsonb,
     payload jsonb,
     body bytea,
     CONSTRAINT job_pkey PRIMARY KEY (id)
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+) USING heap WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
 CREATE INDEX job_ready ON jobq.job (queue_id, priority, run_at, seq);
 CREATE INDEX job_group ON jobq.job (queue_id, group_key, seq) WHERE group_key IS NOT NULL;
+-- At most one running job a group, whatever else goes wrong.
+CREATE UNIQUE INDEX job_running_group ON jobq.job (queue_id, running_group) WHERE running_group IS NOT NULL;
+CREATE INDEX job_limited ON jobq.job (queue_id) WHERE limited;
+CREATE INDEX job_worker ON jobq.job (worker) WHERE worker IS NOT NULL;
 CREATE INDEX job_endpoint ON jobq.job (endpoint_id, queue_id) WHERE endpoint_id IS NOT NULL;
 CREATE UNIQUE INDEX job_waiting_key ON jobq.job (queue_id, unique_key) WHERE key_waits;
 
 COMMENT ON TABLE jobq.job IS 'Jobs that are not finished. Read jobq.jobs instead.';
+COMMENT ON COLUMN jobq.job.attempt IS 'claims so far, and the fencing token: who ends a running job must name it';
+COMMENT ON COLUMN jobq.job.lease_until IS 'set while the job runs: when it may be given to somebody else';
 COMMENT ON COLUMN jobq.job.endpoint_id IS 'the endpoint that the push named; NULL: its queue''s';
-COMMENT ON COLUMN jobq.job.attempt IS 'claims so far';
 COMMENT ON COLUMN jobq.job.failures IS 'attempts that were charged; the job is dead when they reach max_attempts';
 COMMENT ON COLUMN jobq.job.key_waits IS 'true while the job waits under its unique_key; NULL for jobs without one, so that claiming those changes no index';
-
-CREATE TABLE jobq.lease (
-    job_id uuid NOT NULL,
-    queue_id int NOT NULL,
-    attempt int NOT NULL,
-    lease_until timestamptz NOT NULL,
-    started_at timestamptz NOT NULL,
-    endpoint_id int,
-    worker text,
-    group_key text,
-    progress float8,
-    note text,
-    CONSTRAINT lease_pkey PRIMARY KEY (job_id)
-) WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
-
--- At most one running job a group, whatever else goes wrong.
-CREATE UNIQUE INDEX lease_group ON jobq.lease (queue_id, group_key) WHERE group_key IS NOT NULL;
-CREATE INDEX lease_until ON jobq.lease (lease_until);
-
-COMMENT ON TABLE jobq.lease IS 'Who runs which job. Read jobq.jobs instead.';
-COMMENT ON COLUMN jobq.lease.attempt IS 'the fencing token: who ends the job must name it';
-COMMENT ON COLUMN jobq.lease.endpoint_id IS 'set for deliveries, which the dispatcher holds; NULL for pulled jobs';
+COMMENT ON COLUMN jobq.job.delivery IS 'true while the dispatcher runs the job; NULL for pulled ones';
+COMMENT ON COLUMN jobq.job.limited IS 'true while the job runs and counts towards its queue''s max_running';
+COMMENT ON COLUMN jobq.job.running_group IS 'group_key while the job runs';
 
 CREATE TABLE jobq.finished (
-    LIKE jobq.job,
-    state jobq.job_state NOT NULL,
-    finished_at timestamptz NOT NULL,
+    id uuid NOT NULL,
+    seq bigint NOT NULL,
+    run_at timestamptz NOT NULL,
+    expires_at timestamptz,
     started_at timestamptz,
+    finished_at timestamptz NOT NULL,
+    attempt int NOT NULL,
+    queue_id int NOT NULL,
+    endpoint_id int,
+    status_code int,
+    state jobq.job_state NOT NULL,
+    priority smallint NOT NULL,
+    failures smallint NOT NULL,
+    max_attempts smallint NOT NULL,
+    type text,
+    group_key text,
+    unique_key text,
+    pushed_by text NOT NULL,
     worker text,
     outcome text,
-    status_code int,
-    result jsonb,
     error text,
-    response text
-);
+    response text,
+    content_type text,
+    headers jsonb,
+    result jsonb,
+    payload jsonb,
+    body bytea
+) USING heap;
 CREATE INDEX finished_id ON jobq.finished (id);
 CREATE INDEX finished_at ON jobq.finished (finished_at);
 COMMENT ON TABLE jobq.finished IS 'Jobs that were completed, cancelled or have expired, with their last attempt; kept for queue.keep. Read jobq.jobs instead.';
@@ -107,7 +126,6 @@ SELECT pg_catalog.pg_extension_config_dump('jobq.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.push_order', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.job', '');
-SELECT pg_catalog.pg_extension_config_dump('jobq.lease', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.finished', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.dead', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.attempt', '');

@@ -28,13 +28,12 @@ Example: SELECT * FROM jobq.pull_any(''{urgent, emails}'', batch => 10);';
 
 CREATE FUNCTION jobq.pull_held(worker text) RETURNS SETOF jobq.pulled
     LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    SELECT j.id, l.attempt, q.name, j.type, j.payload, j.group_key, j.headers, j.max_attempts::int,
-           l.lease_until, j.body, j.content_type
-    FROM jobq.lease AS l
-    JOIN jobq.job AS j ON j.id = l.job_id
+    SELECT j.id, j.attempt, q.name, j.type, j.payload, j.group_key, j.headers, j.max_attempts::int,
+           j.lease_until, j.body, j.content_type
+    FROM jobq.job AS j
     JOIN jobq.queue AS q ON q.id = j.queue_id
-    WHERE l.worker = pull_held.worker AND l.endpoint_id IS NULL AND l.lease_until > clock_timestamp()
-    ORDER BY l.started_at, j.seq;
+    WHERE j.worker = pull_held.worker AND j.lease_until > clock_timestamp()
+    ORDER BY j.started_at, j.seq;
 $$;
 COMMENT ON FUNCTION jobq.pull_held IS
 'The jobs that a worker of this name pulled and still holds, for a worker that reconnects. Claims nothing and extends no lease.

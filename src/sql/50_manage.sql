@@ -119,7 +119,7 @@ CREATE FUNCTION jobq.drop_queue(queue text, force boolean DEFAULT false, if_exis
 DECLARE
     found jobq.queue;
 BEGIN
-    -- Whoever writes jobs, leases or ended jobs takes ROW EXCLUSIVE on this table first. So nothing of
+    -- Whoever writes jobs or ended jobs takes ROW EXCLUSIVE on this table first. So nothing of
     -- the queue is being changed while this is held, and no push can land in a queue that is gone.
     LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
     IF if_exists AND queue IS NOT NULL AND NOT EXISTS (SELECT FROM jobq.queue AS q WHERE q.name = drop_queue.queue) THEN
@@ -136,7 +136,6 @@ BEGIN
     DELETE FROM jobq.attempt AS a USING jobq.dead AS d WHERE d.queue_id = found.id AND a.job_id = d.id;
     DELETE FROM jobq.attempt AS a USING jobq.finished AS f WHERE f.queue_id = found.id AND a.job_id = f.id;
     DELETE FROM jobq.job AS j WHERE j.queue_id = found.id;
-    DELETE FROM jobq.lease AS l WHERE l.queue_id = found.id;
     DELETE FROM jobq.dead AS d WHERE d.queue_id = found.id;
     DELETE FROM jobq.finished AS f WHERE f.queue_id = found.id;
     DELETE FROM jobq.queue AS q WHERE q.id = found.id;
@@ -263,19 +262,21 @@ CREATE FUNCTION jobq.end_job(id uuid, state jobq.job_state, outcome text, error 
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     job jobq.job;
-    held jobq.lease;
     keep interval;
 BEGIN
-    DELETE FROM jobq.lease AS l WHERE l.job_id = end_job.id RETURNING l.* INTO held;
     DELETE FROM jobq.job AS j WHERE j.id = end_job.id RETURNING j.* INTO job;
-    job.attempt := coalesce(held.attempt, job.attempt);
     SELECT q.keep INTO keep FROM jobq.queue AS q WHERE q.id = job.queue_id;
     IF keep = '0' THEN
         DELETE FROM jobq.attempt AS a WHERE a.job_id = end_job.id;
     ELSE
-        INSERT INTO jobq.finished
-            SELECT job.*, end_job.state, clock_timestamp(), held.started_at, held.worker,
-                   CASE WHEN held.attempt IS NOT NULL THEN end_job.outcome END, NULL, NULL, end_job.error, NULL;
+        INSERT INTO jobq.finished (id, seq, run_at, expires_at, started_at, finished_at, attempt, queue_id, endpoint_id,
+                                   state, priority, failures, max_attempts, type, group_key, unique_key, pushed_by, worker,
+                                   outcome, error, content_type, headers, payload, body)
+            SELECT job.id, job.seq, job.run_at, job.expires_at, job.started_at, clock_timestamp(), job.attempt, job.queue_id,
+                   job.endpoint_id, end_job.state, job.priority, job.failures, job.max_attempts, job.type, job.group_key,
+                   job.unique_key, job.pushed_by, job.worker,
+                   CASE WHEN job.lease_until IS NOT NULL THEN end_job.outcome END,
+                   end_job.error, job.content_type, job.headers, job.payload, job.body;
     END IF;
 END $$;
 
@@ -325,7 +326,7 @@ BEGIN
     LOCK TABLE jobq.job IN ROW EXCLUSIVE MODE; -- see drop_queue
     SELECT * INTO job FROM jobq.job AS j WHERE j.id = retry.id FOR UPDATE;
     IF FOUND THEN
-        IF EXISTS (SELECT FROM jobq.lease AS l WHERE l.job_id = retry.id) THEN
+        IF job.lease_until IS NOT NULL THEN
             RAISE object_not_in_prerequisite_state USING MESSAGE = format('job %s is running', id);
         END IF;
         UPDATE jobq.job AS j SET run_at = clock_timestamp() WHERE j.id = retry.id AND j.run_at > clock_timestamp();
@@ -434,15 +435,12 @@ BEGIN
         PERFORM jobq.wake(found.id, found.name);
         WITH waiting AS (
             SELECT j.id FROM jobq.job AS j
-            WHERE j.queue_id = found.id AND NOT EXISTS (SELECT FROM jobq.lease AS l WHERE l.job_id = j.id)
+            WHERE j.queue_id = found.id AND j.lease_until IS NULL
             FOR UPDATE OF j SKIP LOCKED
         )
         SELECT array_agg(w.id) INTO gone FROM waiting AS w;
-        -- Asked again now that the rows are locked: some may have been claimed before they were.
         WITH cleared AS (
-            DELETE FROM jobq.job AS j USING unnest(gone) AS g (id)
-            WHERE j.id = g.id AND NOT EXISTS (SELECT FROM jobq.lease AS l WHERE l.job_id = j.id)
-            RETURNING j.id
+            DELETE FROM jobq.job AS j USING unnest(gone) AS g (id) WHERE j.id = g.id RETURNING j.id
         )
         SELECT array_agg(c.id) INTO gone FROM cleared AS c;
     ELSIF state = 'dead' THEN

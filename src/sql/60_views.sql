@@ -2,18 +2,17 @@
 
 CREATE VIEW jobq.jobs AS
     SELECT j.id, q.name AS queue, j.type,
-           CASE WHEN l.job_id IS NULL THEN 'queued' ELSE 'running' END::jobq.job_state AS state,
+           CASE WHEN j.lease_until IS NULL THEN 'queued' ELSE 'running' END::jobq.job_state AS state,
            j.payload, j.body, j.content_type, j.headers, j.priority, j.run_at, j.expires_at,
-           coalesce(l.attempt, j.attempt) AS attempt, j.failures, j.max_attempts, j.group_key, j.unique_key,
-           j.pushed_by, l.worker, jobq.created_at(j.id) AS created_at, l.started_at,
-           NULL::timestamptz AS finished_at, NULL::interval AS duration, l.lease_until, l.progress, l.note,
+           j.attempt, j.failures, j.max_attempts, j.group_key, j.unique_key,
+           j.pushed_by, j.worker, jobq.created_at(j.id) AS created_at, j.started_at,
+           NULL::timestamptz AS finished_at, NULL::interval AS duration, j.lease_until, j.progress, j.note,
            NULL::jsonb AS result,
            CASE WHEN j.attempt > 0 THEN (
                SELECT a.error FROM jobq.attempt AS a WHERE a.job_id = j.id ORDER BY a.attempt DESC LIMIT 1
            ) END AS error
     FROM jobq.job AS j
     JOIN jobq.queue AS q ON q.id = j.queue_id
-    LEFT JOIN jobq.lease AS l ON l.job_id = j.id
     UNION ALL
     SELECT f.id, q.name, f.type, f.state, f.payload, f.body, f.content_type, f.headers, f.priority, f.run_at,
            f.expires_at, f.attempt, f.failures, f.max_attempts, f.group_key, f.unique_key, f.pushed_by, f.worker,
@@ -43,22 +42,22 @@ CREATE VIEW jobq.attempts AS
            d.status_code, d.error, d.response, d.worker
     FROM jobq.dead AS d WHERE d.started_at IS NOT NULL
     UNION ALL
-    SELECT l.job_id, l.attempt, l.started_at, NULL, NULL, NULL, NULL, NULL, NULL, l.worker
-    FROM jobq.lease AS l;
+    SELECT j.id, j.attempt, j.started_at, NULL, NULL, NULL, NULL, NULL, NULL, j.worker
+    FROM jobq.job AS j WHERE j.lease_until IS NOT NULL;
 COMMENT ON VIEW jobq.attempts IS 'Every attempt at every job that is known: one delivery, or one pull. An attempt that is under way has no outcome yet.';
 
 CREATE VIEW jobq.stats AS
-    SELECT q.name AS queue, e.name AS endpoint, q.paused, w.due, w.scheduled, r.running, d.dead, w.oldest_due,
+    SELECT q.name AS queue, e.name AS endpoint, q.paused, w.due, w.scheduled, w.running, d.dead, w.oldest_due,
            f.finished_per_minute, f.median_duration, f.p99_duration
     FROM jobq.queue AS q
     LEFT JOIN jobq.endpoint AS e ON e.id = q.endpoint_id
-    LEFT JOIN LATERAL (SELECT count(*) AS running FROM jobq.lease AS l WHERE l.queue_id = q.id) AS r ON true
     LEFT JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE j.run_at <= clock_timestamp()) AS due,
-               count(*) FILTER (WHERE j.run_at > clock_timestamp()) AS scheduled,
-               clock_timestamp() - min(j.run_at) FILTER (WHERE j.run_at <= clock_timestamp()) AS oldest_due
+        SELECT count(*) FILTER (WHERE j.lease_until IS NULL AND j.run_at <= clock_timestamp()) AS due,
+               count(*) FILTER (WHERE j.lease_until IS NULL AND j.run_at > clock_timestamp()) AS scheduled,
+               count(j.lease_until) AS running,
+               clock_timestamp() - min(j.run_at) FILTER (WHERE j.lease_until IS NULL AND j.run_at <= clock_timestamp()) AS oldest_due
         FROM jobq.job AS j
-        WHERE j.queue_id = q.id AND NOT EXISTS (SELECT FROM jobq.lease AS l WHERE l.job_id = j.id)
+        WHERE j.queue_id = q.id
     ) AS w ON true
     LEFT JOIN LATERAL (SELECT count(*) AS dead FROM jobq.dead AS d WHERE d.queue_id = q.id) AS d ON true
     LEFT JOIN LATERAL (

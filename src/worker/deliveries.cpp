@@ -22,6 +22,7 @@ extern "C" {
 namespace jobq::worker {
 
 using queue::ClaimedJob;
+using Column = queue::JobColumn;
 using queue::OnLocked;
 
 namespace {
@@ -35,6 +36,7 @@ constexpr TimestampTz delete_every = 60 * USECS_PER_SEC;
 // Scans take at most one part in so many of the time.
 constexpr int scan_share = 100;
 constexpr std::size_t housekeeping_batch = 1000;
+constexpr std::size_t most_rows_looked_at = 10000;
 // Over the longest a delivery can take: it ends by its timeout, not by its lease.
 constexpr std::chrono::microseconds lease_margin = std::chrono::minutes(1);
 constexpr std::size_t most_claimed_at_once = 500;
@@ -44,6 +46,7 @@ void in_transaction(Function&& function) {
     pg::Transaction transaction;
     {
         pg::Spi spi;
+        pg::FreshSnapshot snapshot; // for values that are stored apart
         function(spi);
     }
     transaction.commit();
@@ -94,12 +97,10 @@ TimestampTz Deliveries::work(const Woken& woken) {
     if (woken.scan_all)
         queue::bounds::forget_all();
     if (woken.scan_all || woken.queues.overflowed() || now >= scan_at()) {
-        end_leases();
-        bool all = !home_ || take_up_unfinished();
         look_everywhere();
+        end_leases();
         scanned_at_ = pg::clock();
         scan_cost_ = scanned_at_ - now;
-        scan_soon_ = !all;
     }
     if (now >= delete_at_)
         delete_old(now);
@@ -183,35 +184,6 @@ void Deliveries::load_settings() {
     shared::message(home_ ? ""
                           : "the queues belong to another database: SELECT jobq.adopt() makes this "
                             "one their home");
-}
-
-// Deliveries in the tables that are not in our hands: of an earlier dispatcher, which is gone,
-// since there is only one. False: somebody has locked some of them.
-bool Deliveries::take_up_unfinished() {
-    static pg::Statement find(
-        "SELECT l.job_id, l.attempt FROM jobq.lease AS l WHERE l.endpoint_id IS NOT NULL");
-    std::set<std::pair<core::Uuid, int32>> ours;
-    for (const auto& [tag, held] : held_)
-        ours.emplace(held.id, held.attempt);
-    for (const Result& result : results_)
-        ours.emplace(result.id, result.attempt);
-    for (const auto& [id, endpoint] : endpoints_)
-        for (const Job& job : endpoint.waiting)
-            ours.emplace(job.id, job.attempt);
-
-    bool all = true;
-    in_transaction([&](const pg::Spi& spi) {
-        std::vector<queue::Failure> items;
-        for (auto row : find.run(spi))
-            if (!ours.contains({row.uuid(1), row.int4(2)}))
-                items.push_back({.id = row.uuid(1),
-                                 .attempt = row.int4(2),
-                                 .ending = queue::Ending::release,
-                                 .outcome = "interrupted",
-                                 .error = "the dispatcher ended before the request did"});
-        all = queue::fail(spi, items, OnLocked::skip).size() == items.size();
-    });
-    return all;
 }
 
 void Deliveries::look_everywhere() {
@@ -298,7 +270,7 @@ bool Deliveries::record_and_claim(TimestampTz now) {
         return false;
     }
     if (records) {
-        results_ = std::move(left);
+        recorded_but(std::move(left));
         if (!results_.empty())
             record_at_ = now + retry_locked_after;
     }
@@ -334,7 +306,7 @@ void Deliveries::record(const pg::Spi& spi, std::vector<Result>& results) {
                                 .status_code = status,
                                 .response = unless_empty(result.body)});
     }
-    auto ended = queue::complete(spi, completions, OnLocked::skip);
+    auto ended = queue::complete(completions, OnLocked::skip);
     auto tried = queue::fail(spi, failures, OnLocked::skip);
     ended.insert(ended.end(), tried.begin(), tried.end());
     if (ended.size() == results.size()) {
@@ -373,8 +345,17 @@ void Deliveries::record_one_by_one() {
         }
         left.insert(left.end(), one.begin(), one.end());
     }
-    results_ = std::move(left);
+    recorded_but(std::move(left));
     record_at_ = pg::clock() + retry_locked_after;
+}
+
+// The results are recorded, or came too late, but for those that are left.
+void Deliveries::recorded_but(std::vector<Result> left) {
+    for (const Result& result : results_)
+        in_hand_.erase(result.id);
+    for (const Result& result : left)
+        in_hand_.emplace(result.id, result.attempt);
+    results_ = std::move(left);
 }
 
 std::size_t Deliveries::waiting() const {
@@ -426,13 +407,13 @@ void Deliveries::claim(const pg::Spi& spi, TimestampTz now, std::vector<Job>& cl
         auto endpoint = endpoints_.find(*queue.endpoint_id);
         if (endpoint == endpoints_.end() || !endpoint->second.enabled)
             continue;
-        claim_from(spi, id, queue, endpoint->second, now, free, claimed);
+        claim_from(id, queue, endpoint->second, now, free, claimed);
         last_queue_ = id;
     }
 }
 
-void Deliveries::claim_from(const pg::Spi& spi, int32 id, Queue& queue, Endpoint& endpoint,
-                            TimestampTz now, std::size_t& free, std::vector<Job>& claimed) {
+void Deliveries::claim_from(int32 id, Queue& queue, Endpoint& endpoint, TimestampTz now,
+                            std::size_t& free, std::vector<Job>& claimed) {
     auto mine = [&](const Job& job) { return job.endpoint_id == *queue.endpoint_id; };
     std::size_t used =
         endpoint.in_flight + endpoint.waiting.size() +
@@ -448,19 +429,22 @@ void Deliveries::claim_from(const pg::Spi& spi, int32 id, Queue& queue, Endpoint
             closed.push_back(other);
             e.passed_over = true;
         }
-    auto jobs = queue::claim(spi, {.queue_id = id,
-                                   .queue = queue.name,
-                                   .limit = limit,
-                                   .max_running = queue.max_running,
-                                   .due = now,
-                                   .lease_until = now + lease.count(),
-                                   .types = {},
-                                   .worker = {},
-                                   .endpoint_id = queue.endpoint_id,
-                                   .closed = std::move(closed)});
+    auto [jobs, blocked] =
+        queue::claim({.queue_id = id,
+                      .queue = queue.name,
+                      .limit = limit,
+                      .max_running = queue.max_running,
+                      .due = now,
+                      .lease_until = now + lease.count(),
+                      .delivery = true,
+                      .closed = std::move(closed),
+                      .in_hand = [this](const core::Uuid& job, int32 attempt) {
+                          auto found = in_hand_.find(job);
+                          return found != in_hand_.end() && found->second == attempt;
+                      }});
     for (const ClaimedJob& job : jobs) {
-        int32 to = job.row.null(ClaimedJob::endpoint_id_) ? *queue.endpoint_id
-                                                          : job.row.int4(ClaimedJob::endpoint_id_);
+        int32 to = job.row.null(Column::endpoint_id) ? *queue.endpoint_id
+                                                     : job.row.int4(Column::endpoint_id);
         static const Endpoint none;
         auto endpoint_of_job = endpoints_.find(to);
         claimed.push_back(
@@ -472,7 +456,9 @@ void Deliveries::claim_from(const pg::Spi& spi, int32 id, Queue& queue, Endpoint
     free -= jobs.size();
     if (jobs.size() < limit) {
         queue.look = false;
-        queue.next_due = queue::next_due(spi, id, now);
+        queue.next_due = queue::next_due(id, now);
+        if (blocked)
+            queue.next_due = std::min(queue.next_due.value_or(DT_NOEND), now + retry_locked_after);
     }
 }
 
@@ -494,31 +480,32 @@ http::Request Deliveries::request_for(const ClaimedJob& job, const Queue& queue,
             }
         headers.emplace_back(name, value);
     };
-    set("content-type", job.row.maybe_text(ClaimedJob::content_type_).value_or("application/json"));
+    set("content-type", job.row.maybe_text(Column::content_type).value_or("application/json"));
     for (const auto& [name, value] : endpoint.headers)
         set(name, value);
-    if (auto own = job.row.maybe(ClaimedJob::headers_))
+    if (auto own = job.row.maybe(Column::headers))
         for (const auto& field : pg::json_object(*own).value_or(std::vector<pg::JsonField>()))
             set(field.key, field.text);
 
     request.headers.reserve(headers.size() + 4);
     request.headers.push_back("webhook-id: " + core::to_string(job.id));
     request.headers.push_back(fmt::format("jobq-queue: {}", pg::to_utf8(queue.name)));
-    if (auto type = job.type())
+    if (auto type = job.row.maybe_text(Column::type))
         request.headers.push_back(fmt::format("jobq-type: {}", pg::to_utf8(*type)));
     request.headers.push_back(fmt::format("jobq-attempt: {}", job.attempt));
     for (const auto& [name, value] : headers)
         request.headers.push_back(fmt::format("{}: {}", name, pg::to_utf8(value)));
 
-    if (auto payload = job.row.maybe(ClaimedJob::payload_))
+    if (auto payload = job.row.maybe(Column::payload))
         request.body = pg::to_utf8(pg::json_text(*payload));
-    else if (auto body = job.row.maybe(ClaimedJob::body_))
+    else if (auto body = job.row.maybe(Column::body))
         request.body = pg::bytea_of(*body);
     return request;
 }
 
 void Deliveries::start(std::vector<Job> jobs) {
     for (Job& job : jobs) {
+        in_hand_.insert_or_assign(job.id, job.attempt);
         Endpoint& endpoint = endpoints_[job.endpoint_id];
         if (endpoint.url.empty()) { // dropped since the job was pushed
             results_.push_back({.id = job.id,
@@ -555,15 +542,15 @@ void Deliveries::announce(TimestampTz now) {
     });
     if (!any)
         return;
-    in_transaction([&](const pg::Spi& spi) {
+    in_transaction([&](const pg::Spi&) {
         for (auto& [id, queue] : queues_) {
             if (!queue.look || queue.endpoint_id || now < queue.announce_at)
                 continue;
-            if (!queue.paused && queue::has_due(spi, id, now)) {
+            if (!queue.paused && queue::has_due(id, now)) {
                 std::string channel = core::channel_of(queue.name);
                 pg::guarded([&] { Async_Notify(channel.c_str(), ""); });
             }
-            queue.next_due = queue::next_due(spi, id, now);
+            queue.next_due = queue::next_due(id, now);
             queue.announce_at = now + announce_every;
             queue.look = false;
         }
@@ -571,8 +558,13 @@ void Deliveries::announce(TimestampTz now) {
     });
 }
 
+// Of pulled jobs, where nobody pulls who would do it.
 void Deliveries::end_leases() {
-    in_transaction([](const pg::Spi& spi) { queue::end_expired_leases(spi, housekeeping_batch); });
+    in_transaction([this](const pg::Spi&) {
+        for (auto& [id, queue] : queues_)
+            if (queue.look && !queue.endpoint_id)
+                queue::end_leases(id, housekeeping_batch, most_rows_looked_at);
+    });
 }
 
 void Deliveries::delete_old(TimestampTz now) {
@@ -586,8 +578,6 @@ void Deliveries::delete_old(TimestampTz now) {
 
 TimestampTz Deliveries::scan_at() const {
     TimestampTz wait = pg::settings::scan_interval() / std::chrono::microseconds(1);
-    if (scan_soon_)
-        wait = std::min(wait, retry_locked_after);
     return scanned_at_ + std::max(wait, scan_cost_ * scan_share);
 }
 
@@ -628,6 +618,7 @@ void Deliveries::give_back() {
     });
     held_.clear();
     results_.clear();
+    in_hand_.clear();
     for (auto& [id, endpoint] : endpoints_) {
         endpoint.waiting.clear();
         endpoint.in_flight = 0;

@@ -91,12 +91,12 @@ private:
     };
 
     void load_settings();
-    bool take_up_unfinished();
     void look_everywhere();
     void collect();
     bool record_and_claim(TimestampTz now);
     void record(const pg::Spi& spi, std::vector<Result>& results);
     void record_one_by_one();
+    void recorded_but(std::vector<Result> left);
     // Takes no more jobs that name it.
     static bool is_closed(const Endpoint& e) {
         return !e.enabled || e.waiting.size() >= e.max_in_flight;
@@ -104,8 +104,8 @@ private:
     static bool is_opened(const Endpoint& e) { return e.passed_over && !is_closed(e); }
     void look_behind_opened(const pg::Spi& spi);
     void claim(const pg::Spi& spi, TimestampTz now, std::vector<Job>& claimed);
-    void claim_from(const pg::Spi& spi, int32 id, Queue& queue, Endpoint& endpoint, TimestampTz now,
-                    std::size_t& free, std::vector<Job>& claimed);
+    void claim_from(int32 id, Queue& queue, Endpoint& endpoint, TimestampTz now, std::size_t& free,
+                    std::vector<Job>& claimed);
     http::Request request_for(const queue::ClaimedJob& job, const Queue& queue,
                               const Endpoint& endpoint, std::uint64_t tag);
     void start(std::vector<Job> jobs);
@@ -122,14 +122,15 @@ private:
     std::map<int32, Endpoint> endpoints_;
     std::map<int32, Queue> queues_;
     std::unordered_map<std::uint64_t, Held> held_; // by the request's tag
-    std::vector<Result> results_;                  // ended, not recorded
+    // Every attempt that is claimed and not recorded as ended.
+    std::unordered_map<core::Uuid, int32, core::UuidHash> in_hand_;
+    std::vector<Result> results_; // ended, not recorded
     std::vector<http::Response> responses_;
     std::uint64_t last_tag_ = 0;
     int32 last_queue_ = 0; // where the last round of claims ended: the next begins behind it
     bool home_ = true, draining_ = false;
     TimestampTz record_at_ = 0; // results that are locked: not before
     TimestampTz scanned_at_ = 0, scan_cost_ = 0, delete_at_ = 0;
-    bool scan_soon_ = false; // somebody has locked what is to be taken up
 };
 
 } // namespace jobq::worker

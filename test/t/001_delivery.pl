@@ -496,7 +496,7 @@ hook($node, 'paused', $receiver->url('/ok'));
 	until_state($node, push_to(q{'restarted'}), 'completed', 'and another one after its restart, by a new connection');
 }
 
-is(sql(q{SELECT count(*) FROM jobq.lease}), 0, 'no job is left running');
+is(sql(q{SELECT count(lease_until) FROM jobq.job}), 0, 'no job is left running');
 is(occurrences($node, qr/(?:ERROR|FATAL|PANIC|LOG):  jobq dispatcher/), 0, 'the dispatcher met no error');
 
 # Locks that clients hold
@@ -539,7 +539,7 @@ is(occurrences($node, qr/(?:ERROR|FATAL|PANIC|LOG):  jobq dispatcher/), 0, 'the 
 	$own->reset;
 	sql(q{SELECT jobq.push('locked') FROM generate_series(1, 10)});
 	$own->wait_for(sub { $_[0]{in_flight} == 10 }, 'requests in flight');
-	$session->query_safe('BEGIN; LOCK TABLE jobq.lease');
+	$session->query_safe('BEGIN; LOCK TABLE jobq.finished');
 	$own->wait_for(sub { $_[0]{answered} == 10 }, 'their answers');
 	until_is($node, qq{SELECT count(*) > 0 FROM pg_locks WHERE pid = $pid AND NOT granted}, 't',
 		'a lock on a table is in the dispatcher\'s way');

@@ -33,7 +33,7 @@ sub wakes
 	until_ok(sub { grep { ($_->{type} // '') eq $type } $receiver->requests }, $name, $soon);
 	push @took, time - $begun;
 	# Nothing is left to do that would keep the dispatcher awake.
-	until_is($node, q{SELECT count(*) FROM jobq.lease WHERE endpoint_id IS NOT NULL}, 0, "$name: and is completed");
+	until_is($node, q{SELECT count(*) FROM jobq.job WHERE delivery}, 0, "$name: and is completed");
 	return;
 }
 

@@ -1,0 +1,422 @@
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "pg/table.hpp"
+
+extern "C" {
+#include "access/heapam.h"
+#include "access/table.h"
+#include "access/tableam.h"
+#include "access/xact.h"
+#include "catalog/index.h"
+#include "catalog/namespace.h"
+#include "catalog/pg_enum.h"
+#include "commands/sequence.h"
+#include "executor/executor.h"
+#include "nodes/primnodes.h"
+#include "tcop/utility.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+}
+
+namespace jobq::pg {
+
+namespace {
+
+Oid relation_oid(const char* name) {
+    Oid oid = get_relname_relid(name, get_namespace_oid("jobq", false));
+    if (!OidIsValid(oid))
+        ereport(ERROR, errcode(ERRCODE_UNDEFINED_TABLE),
+                errmsg("relation \"jobq.%s\" does not exist", name));
+    return oid;
+}
+
+// What raised the error also cleans up: an abort, of which nothing may be undone before.
+bool unwinding(int exceptions) {
+    return std::uncaught_exceptions() != exceptions;
+}
+
+// A lock of the running transaction's own does not keep it from writing the row, but for that
+// PostgreSQL wants to be allowed to wait.
+bool locked_by_us(const HeapTuple& row) {
+    HeapTupleHeader header = row->t_data;
+    return (header->t_infomask & (HEAP_XMAX_INVALID | HEAP_XMAX_IS_MULTI)) == 0 &&
+           HEAP_XMAX_IS_LOCKED_ONLY(header->t_infomask) &&
+           TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetRawXmax(header));
+}
+
+bool changed_under_us(TM_Result result) {
+    switch (result) {
+    case TM_Updated:
+    case TM_Deleted:
+    case TM_SelfModified:
+    case TM_Invisible:
+        return true;
+    default:
+        return false;
+    }
+}
+
+} // namespace
+
+FreshSnapshot::FreshSnapshot() : exceptions_(std::uncaught_exceptions()) {
+    snapshot_ = guarded([] {
+        CommandCounterIncrement();
+        PushActiveSnapshot(GetTransactionSnapshot());
+        return GetActiveSnapshot();
+    });
+}
+
+FreshSnapshot::~FreshSnapshot() {
+    if (!unwinding(exceptions_))
+        PopActiveSnapshot();
+}
+
+Table::Table(const char* name, For use) : exceptions_(std::uncaught_exceptions()) {
+    relation_ = guarded([&] {
+        if (use == For::writing)
+            PreventCommandIfReadOnly("this function");
+        return table_open(relation_oid(name),
+                          use == For::reading ? AccessShareLock : RowExclusiveLock);
+    });
+}
+
+Table::~Table() {
+    if (unwinding(exceptions_))
+        return;
+    for (Index& index : indexes_) {
+#if PG_VERSION_NUM >= 170000
+        index_insert_cleanup(index.relation, index.info);
+#endif
+        index_close(index.relation, NoLock);
+    }
+    if (slot_ != nullptr)
+        ExecDropSingleTupleTableSlot(slot_);
+    if (executor_ != nullptr)
+        FreeExecutorState(executor_);
+    table_close(relation_, NoLock);
+}
+
+Tuple Tuple::copy() const {
+    return guarded([&] { return Tuple(heap_copytuple(tuple_), columns_); });
+}
+
+bool Tuple::written_by_us() const {
+    return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple_->t_data));
+}
+
+Tuple Table::make(std::span<const Datum> values, std::span<const bool> nulls) {
+    return guarded([&] {
+        if (static_cast<int>(values.size()) != columns()->natts)
+            elog(ERROR, "table \"%s\" has %d columns instead of %d",
+                 RelationGetRelationName(relation_), columns()->natts,
+                 static_cast<int>(values.size()));
+        return Tuple(heap_form_tuple(columns(), const_cast<Datum*>(values.data()),
+                                     const_cast<bool*>(nulls.data())),
+                     columns());
+    });
+}
+
+void Table::open_indexes() {
+    if (std::exchange(indexes_open_, true))
+        return;
+    List* oids = guarded([&] { return RelationGetIndexList(relation_); });
+    indexes_.reserve(static_cast<std::size_t>(list_length(oids)));
+    ListCell* cell;
+    foreach (cell, oids) {
+        Oid oid = lfirst_oid(cell);
+        Index index = guarded([&] {
+            Index index{};
+            index.relation = index_open(oid, RowExclusiveLock);
+            index.info = BuildIndexInfo(index.relation);
+            if (index.info->ii_ExclusionOps != nullptr || !index.relation->rd_index->indimmediate)
+                ereport(ERROR, errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+                        errmsg("\"%s\" is an index of a kind that jobq's tables cannot have",
+                               RelationGetRelationName(index.relation)),
+                        errhint("Drop the constraint: neither exclusion constraints nor deferrable "
+                                "ones work here."));
+            index.simple = index.info->ii_Expressions == NIL;
+            index.rows =
+                index.info->ii_Predicate == NIL ? Index::Rows::all : Index::Rows::where_complex;
+            // The conditions of our own indexes are one NOT NULL or one boolean column.
+            if (list_length(index.info->ii_Predicate) == 1) {
+                Node* condition = static_cast<Node*>(linitial(index.info->ii_Predicate));
+                Node* of = condition;
+                if (IsA(condition, NullTest) &&
+                    reinterpret_cast<NullTest*>(condition)->nulltesttype == IS_NOT_NULL)
+                    of = reinterpret_cast<Node*>(reinterpret_cast<NullTest*>(condition)->arg);
+                if (IsA(of, Var)) {
+                    index.rows =
+                        of == condition ? Index::Rows::where_true : Index::Rows::where_not_null;
+                    index.column = reinterpret_cast<Var*>(of)->varattno;
+                }
+            }
+            return index;
+        });
+        indexes_.push_back(index);
+    }
+    bool complex = std::any_of(indexes_.begin(), indexes_.end(), [](const Index& index) {
+        return !index.simple || index.rows == Index::Rows::where_complex;
+    });
+    if (complex)
+        guarded([&] {
+            executor_ = CreateExecutorState();
+            slot_ = MakeSingleTupleTableSlot(columns(), &TTSOpsHeapTuple);
+            GetPerTupleExprContext(executor_)->ecxt_scantuple = slot_;
+        });
+}
+
+bool Table::in_index(Index& index, HeapTuple tuple) {
+    if (!index.info->ii_ReadyForInserts)
+        return false;
+    bool null;
+    switch (index.rows) {
+    case Index::Rows::all:
+        return true;
+    case Index::Rows::where_not_null:
+        return !heap_attisnull(tuple, index.column, columns());
+    case Index::Rows::where_true: {
+        Datum value = heap_getattr(tuple, index.column, columns(), &null);
+        return !null && DatumGetBool(value);
+    }
+    case Index::Rows::where_complex:
+        if (index.info->ii_PredicateState == nullptr)
+            index.info->ii_PredicateState = ExecPrepareQual(index.info->ii_Predicate, executor_);
+        return ExecQual(index.info->ii_PredicateState, GetPerTupleExprContext(executor_));
+    }
+    return true;
+}
+
+// Called guarded.
+void Table::index_row(HeapTuple tuple) {
+    if (executor_ != nullptr) {
+        ResetPerTupleExprContext(executor_);
+        ExecStoreHeapTuple(tuple, slot_, false);
+    }
+    for (Index& index : indexes_) {
+        if (!in_index(index, tuple))
+            continue;
+        Datum values[INDEX_MAX_KEYS];
+        bool nulls[INDEX_MAX_KEYS];
+        if (index.simple)
+            for (int i = 0; i < index.info->ii_NumIndexAttrs; ++i)
+                values[i] =
+                    heap_getattr(tuple, index.info->ii_IndexAttrNumbers[i], columns(), &nulls[i]);
+        else
+            FormIndexDatum(index.info, slot_, executor_, values, nulls);
+        index_insert(index.relation, values, nulls, &tuple->t_self, relation_,
+                     index.info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO, false, index.info);
+    }
+}
+
+void Table::insert(std::span<const Tuple> rows) {
+    open_indexes();
+    guarded([&] {
+        CommandId command = GetCurrentCommandId(true);
+        if (rows.size() == 1) {
+            heap_insert(relation_, rows[0].raw(), command, 0, nullptr);
+            index_row(rows[0].raw());
+            return;
+        }
+        // As many at once as COPY takes.
+        constexpr std::size_t most = 1000;
+        TupleTableSlot* slots[most];
+        std::size_t room = std::min(rows.size(), most);
+        for (std::size_t i = 0; i < room; ++i)
+            slots[i] = MakeSingleTupleTableSlot(columns(), &TTSOpsHeapTuple);
+        for (std::size_t from = 0; from < rows.size(); from += most) {
+            auto part = rows.subspan(from, std::min(most, rows.size() - from));
+            for (std::size_t i = 0; i < part.size(); ++i)
+                ExecStoreHeapTuple(part[i].raw(), slots[i], false);
+            heap_multi_insert(relation_, slots, static_cast<int>(part.size()), command, 0, nullptr);
+            for (std::size_t i = 0; i < part.size(); ++i) {
+                part[i].raw()->t_self = slots[i]->tts_tid;
+                index_row(part[i].raw());
+            }
+        }
+        for (std::size_t i = 0; i < room; ++i)
+            ExecDropSingleTupleTableSlot(slots[i]);
+    });
+}
+
+std::optional<Tuple> Table::update(const Tuple& row, std::initializer_list<Change> changes) {
+    HeapTuple fresh = guarded([&]() -> HeapTuple {
+        Datum values[MaxHeapAttributeNumber];
+        bool nulls[MaxHeapAttributeNumber];
+        heap_deform_tuple(row.raw(), columns(), values, nulls);
+        for (const Change& change : changes) {
+            values[change.column - 1] = change.value.value;
+            nulls[change.column - 1] = change.value.null;
+        }
+        HeapTuple fresh = heap_form_tuple(columns(), values, nulls);
+        ItemPointerData place = row.place();
+        TM_FailureData failure;
+        LockTupleMode mode;
+        bool wait = locked_by_us(row.raw());
+#if PG_VERSION_NUM >= 160000
+        TU_UpdateIndexes indexes;
+        TM_Result result = heap_update(relation_, &place, fresh, GetCurrentCommandId(true),
+                                       InvalidSnapshot, wait, &failure, &mode, &indexes);
+#else
+        TM_Result result = heap_update(relation_, &place, fresh, GetCurrentCommandId(true),
+                                       InvalidSnapshot, wait, &failure, &mode);
+#endif
+        return result == TM_Ok ? fresh : nullptr;
+    });
+    if (fresh == nullptr)
+        return std::nullopt;
+    if (!HeapTupleIsHeapOnly(fresh)) {
+        open_indexes();
+        guarded([&] { index_row(fresh); });
+    }
+    return Tuple(fresh, columns());
+}
+
+Written Table::remove(const Tuple& row, OnBusy busy) {
+    return guarded([&] {
+        ItemPointerData place = row.place();
+        TM_FailureData failure;
+        bool wait = busy == OnBusy::wait || locked_by_us(row.raw());
+        TM_Result result = heap_delete(relation_, &place, GetCurrentCommandId(true),
+                                       InvalidSnapshot, wait, &failure, false);
+        if (result == TM_Ok)
+            return Written::done;
+        if (changed_under_us(result) && IsolationUsesXactSnapshot())
+            ereport(ERROR, errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+                    errmsg("could not serialize access due to concurrent update"));
+        return changed_under_us(result) ? Written::changed : Written::locked;
+    });
+}
+
+Oid Table::index(const char* name) const {
+    Oid oid = get_relname_relid(name, RelationGetNamespace(relation_));
+    if (!OidIsValid(oid))
+        ereport(ERROR, errcode(ERRCODE_UNDEFINED_OBJECT),
+                errmsg("index \"jobq.%s\" does not exist", name));
+    return oid;
+}
+
+namespace {
+
+// The function behind a condition on a column of this type.
+RegProcedure comparison(Oid type, StrategyNumber strategy) {
+    switch (type) {
+    case INT2OID:
+        return strategy == BTEqualStrategyNumber ? F_INT2EQ : F_INT2GT;
+    case INT4OID:
+        return F_INT4EQ;
+    case INT8OID:
+        return F_INT8LT;
+    case UUIDOID:
+        return F_UUID_EQ;
+    case TEXTOID:
+        return F_TEXTEQ;
+    case TIMESTAMPTZOID:
+        return strategy == BTLessEqualStrategyNumber ? F_TIMESTAMPTZ_LE : F_TIMESTAMPTZ_GT;
+    }
+    elog(ERROR, "no comparison for type %u", type);
+    return InvalidOid;
+}
+
+RegProcedure order(Oid type) {
+    switch (type) {
+    case INT8OID:
+        return F_BTINT8CMP;
+    case TIMESTAMPTZOID:
+        return F_TIMESTAMPTZ_CMP;
+    }
+    elog(ERROR, "no order for type %u", type);
+    return InvalidOid;
+}
+
+} // namespace
+
+Scan::Scan(const Table& table, const char* index, const FreshSnapshot& snapshot,
+           std::initializer_list<Key> keys, std::optional<From> from)
+    : exceptions_(std::uncaught_exceptions()) {
+    guarded([&] {
+        index_ = index_open(table.index(index), AccessShareLock);
+        int n = static_cast<int>(keys.size()) + (from ? 1 : 0);
+#if PG_VERSION_NUM >= 180000
+        scan_ = index_beginscan(table.relation(), index_, snapshot.get(), nullptr, n, 0);
+#else
+        scan_ = index_beginscan(table.relation(), index_, snapshot.get(), n, 0);
+#endif
+        slot_ = table_slot_create(table.relation(), nullptr);
+    });
+    start(keys, from);
+}
+
+void Scan::start(std::initializer_list<Key> keys, std::optional<From> from) {
+    guarded([&] {
+        ScanKeyData all[INDEX_MAX_KEYS];
+        int n = 0;
+        auto collation = [&](int column) { return index_->rd_indcollation[column - 1]; };
+        for (const Key& key : keys) {
+            auto strategy = static_cast<StrategyNumber>(key.is);
+            ScanKeyEntryInitialize(&all[n++], 0, static_cast<AttrNumber>(key.column), strategy,
+                                   InvalidOid, collation(key.column),
+                                   comparison(key.value.type, strategy), key.value.value);
+        }
+        if (from) {
+            auto member = [&](std::size_t i, const Param& value) {
+                int column = from->column + static_cast<int>(i);
+                ScanKeyEntryInitialize(&members_[i], SK_ROW_MEMBER | (i == 1 ? SK_ROW_END : 0),
+                                       static_cast<AttrNumber>(column),
+                                       BTGreaterEqualStrategyNumber, value.type, collation(column),
+                                       order(value.type), value.value);
+            };
+            member(0, from->first);
+            member(1, from->second);
+            ScanKeyData& header = all[n++];
+            std::memset(&header, 0, sizeof header);
+            header.sk_flags = SK_ROW_HEADER;
+            header.sk_attno = members_[0].sk_attno;
+            header.sk_strategy = BTGreaterEqualStrategyNumber;
+            header.sk_argument = PointerGetDatum(members_.data());
+        }
+        std::stable_sort(all, all + n, [](const ScanKeyData& a, const ScanKeyData& b) {
+            return a.sk_attno < b.sk_attno;
+        });
+        index_rescan(scan_, all, n, nullptr, 0);
+    });
+}
+
+Scan::~Scan() {
+    if (unwinding(exceptions_))
+        return;
+    ExecDropSingleTupleTableSlot(slot_);
+    index_endscan(scan_);
+    index_close(index_, NoLock);
+}
+
+bool Scan::next() {
+    return guarded([&] {
+        CHECK_FOR_INTERRUPTS();
+        if (!index_getnext_slot(scan_, ForwardScanDirection, slot_))
+            return false;
+        tuple_ = ExecFetchSlotHeapTuple(slot_, false, nullptr);
+        return true;
+    });
+}
+
+Oid enum_value(const char* type, const char* label) {
+    return guarded([&] {
+        Oid oid = GetSysCacheOid2(TYPENAMENSP, Anum_pg_type_oid, CStringGetDatum(type),
+                                  ObjectIdGetDatum(get_namespace_oid("jobq", false)));
+        Oid value = GetSysCacheOid2(ENUMTYPOIDNAME, Anum_pg_enum_oid, ObjectIdGetDatum(oid),
+                                    CStringGetDatum(label));
+        if (!OidIsValid(value))
+            elog(ERROR, "type jobq.%s has no value \"%s\"", type, label);
+        return value;
+    });
+}
+
+int64 next_value(const char* sequence) {
+    return guarded([&] { return nextval_internal(relation_oid(sequence), false); });
+}
+
+} // namespace jobq::pg
