@@ -14,6 +14,8 @@ namespace jobq::core {
 template <std::size_t N>
 class QueueSet {
 public:
+    static constexpr std::size_t capacity = N;
+
     void add(std::int32_t id) noexcept {
         if (contains(id))
             return;

@@ -104,6 +104,16 @@ Tuple Tuple::copy() const {
     return guarded([&] { return Tuple(heap_copytuple(tuple_), columns_); });
 }
 
+void Tuple::take(std::span<Datum> values, std::span<bool> nulls) const {
+    if (slot_ == nullptr) {
+        heap_deform_tuple(tuple_, columns_, values.data(), nulls.data());
+        return;
+    }
+    slot_getallattrs(slot_);
+    std::copy_n(slot_->tts_values, columns_->natts, values.data());
+    std::copy_n(slot_->tts_isnull, columns_->natts, nulls.data());
+}
+
 bool Tuple::written_by_us() const {
     return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple_->t_data));
 }
@@ -246,7 +256,7 @@ std::optional<Tuple> Table::update(const Tuple& row, std::initializer_list<Chang
     HeapTuple fresh = guarded([&]() -> HeapTuple {
         Datum values[MaxHeapAttributeNumber];
         bool nulls[MaxHeapAttributeNumber];
-        heap_deform_tuple(row.raw(), columns(), values, nulls);
+        row.take(values, nulls);
         for (const Change& change : changes) {
             values[change.column - 1] = change.value.value;
             nulls[change.column - 1] = change.value.null;

@@ -63,8 +63,13 @@ class Tuple {
 public:
     Tuple() = default;
     Tuple(HeapTuple tuple, TupleDesc columns) : tuple_(tuple), columns_(columns) {}
+    // A row in a slot, which remembers what was taken out of the tuple.
+    Tuple(HeapTuple tuple, TupleTableSlot* slot)
+        : tuple_(tuple), columns_(slot->tts_tupleDescriptor), slot_(slot) {}
 
     bool null(int column) const { return heap_attisnull(tuple_, column, columns_); }
+    // All columns at once.
+    void take(std::span<Datum> values, std::span<bool> nulls) const;
     Datum datum(int column) const { return get(column).value_or(0); } // 0 where NULL
     std::optional<Datum> maybe(int column) const { return get(column); }
 
@@ -95,12 +100,14 @@ public:
 private:
     std::optional<Datum> get(int column) const {
         bool null;
-        Datum value = heap_getattr(tuple_, column, columns_, &null);
+        Datum value = slot_ != nullptr ? slot_getattr(slot_, column, &null)
+                                       : heap_getattr(tuple_, column, columns_, &null);
         return null ? std::nullopt : std::optional(value);
     }
 
     HeapTuple tuple_ = nullptr;
     TupleDesc columns_ = nullptr;
+    TupleTableSlot* slot_ = nullptr;
 };
 
 enum class Written {
@@ -197,7 +204,7 @@ public:
     // Goes to the next row; false: there is none.
     bool next();
     // The row it is at, until it goes on.
-    Tuple row() const { return {tuple_, slot_->tts_tupleDescriptor}; }
+    Tuple row() const { return {tuple_, slot_}; }
 
 private:
     int exceptions_;

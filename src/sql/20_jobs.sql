@@ -91,10 +91,10 @@ CREATE TABLE jobq.finished (
     headers jsonb,
     result jsonb,
     payload jsonb,
-    body bytea
+    body bytea,
+    CONSTRAINT finished_pkey PRIMARY KEY (id)
 ) USING heap;
-CREATE INDEX finished_id ON jobq.finished (id);
-CREATE INDEX finished_at ON jobq.finished (finished_at);
+CREATE INDEX finished_at ON jobq.finished (queue_id, finished_at);
 COMMENT ON TABLE jobq.finished IS 'Jobs that were completed, cancelled or have expired, with their last attempt; kept for queue.keep. Read jobq.jobs instead.';
 
 CREATE TABLE jobq.dead (LIKE jobq.finished, PRIMARY KEY (id));

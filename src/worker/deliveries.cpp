@@ -588,10 +588,24 @@ TimestampTz Deliveries::next_turn(TimestampTz now) const {
     for (const auto& [id, queue] : queues_) {
         if (queue.next_due)
             next = std::min(next, *queue.next_due);
-        if (queue.look && !queue.endpoint_id)
+        if (!queue.endpoint_id && (queue.look || queue.announce_at > now))
             next = std::min(next, queue.announce_at);
     }
     return std::max(next, now);
+}
+
+// Of those to pull from, the ones that were announced a moment ago; of the others, those that have
+// more due jobs than places.
+shared::ExpectedQueues Deliveries::expected() const {
+    shared::ExpectedQueues queues;
+    std::size_t room = queues.capacity;
+    TimestampTz now = pg::clock();
+    for (const auto& [id, queue] : queues_)
+        if (room > 0 && (queue.endpoint_id ? queue.look : queue.announce_at > now)) {
+            queues.add(id);
+            --room;
+        }
+    return queues;
 }
 
 void Deliveries::give_back() {

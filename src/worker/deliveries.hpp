@@ -23,6 +23,7 @@
 #include "http/client.hpp"
 #include "queue/claim.hpp"
 #include "queue/wake.hpp"
+#include "worker/shared.hpp"
 
 namespace jobq::worker {
 
@@ -40,6 +41,9 @@ public:
     // Does all that can be done now, and returns when to be called again at the latest. Throws
     // pg::Error with the transaction aborted.
     TimestampTz work(const Woken& woken);
+
+    // Queues that work() will look at when it is called next, whatever is pushed to them.
+    shared::ExpectedQueues expected() const;
 
     // Jobs that are claimed and not recorded as ended.
     std::size_t in_flight() const;

@@ -299,6 +299,7 @@ bool Dispatcher::done() {
 
     next_ = deliveries_.work(woken_);
     woken_ = {};
+    shared::expect(deliveries_.expected());
     if (std::exchange(errors_, 0) > 0)
         shared::message("");
     locked_out_ = false;

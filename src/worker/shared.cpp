@@ -41,6 +41,7 @@ struct Slot {
     bool stop;
     bool signalled; // there is mail, and the latch was set for it
     Wakeup mail;
+    ExpectedQueues expected;
     uint32 prepared;
     int32 in_flight;
     int64 delivered, failed;
@@ -279,13 +280,24 @@ bool dispatcher_runs() noexcept {
     return runs;
 }
 
+namespace {
+bool expected(const Slot& slot, const Wakeup& wakeup) noexcept {
+    auto ids = wakeup.queues.ids();
+    return !wakeup.settings && !wakeup.scan_all && !wakeup.extension &&
+           !wakeup.queues.overflowed() && std::all_of(ids.begin(), ids.end(), [&](int32 id) {
+               return slot.expected.contains(id);
+           });
+}
+} // namespace
+
 void post(const Wakeup& wakeup) noexcept {
     if (wakeup.extension)
         extension_changed(MyDatabaseId);
     Latch* latch = nullptr;
     with(MyDatabaseId, [&](Slot& slot) {
         slot.mail.merge(wakeup);
-        latch = signal(slot);
+        if (!expected(slot, wakeup))
+            latch = signal(slot);
     });
     set(latch);
 }
@@ -505,7 +517,13 @@ void detach(Ending ending) noexcept {
 Mail take() {
     Spin spin(mine->lock);
     mine->signalled = false;
+    mine->expected.clear();
     return {std::exchange(mine->mail, Wakeup()), mine->stop};
+}
+
+void expect(const ExpectedQueues& queues) {
+    Spin spin(mine->lock);
+    mine->expected = queues;
 }
 
 bool mail_waiting() {

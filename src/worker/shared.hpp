@@ -143,7 +143,11 @@ struct Mail {
     Wakeup wakeup;
     bool stop = false; // give back and end
 };
-Mail take();
+Mail take(); // and expects nothing from then on
+// Queues that are looked at soon in any case: what is posted about these alone waits in the mail
+// without a wake-up. Not more than it holds.
+using ExpectedQueues = core::QueueSet<32>;
+void expect(const ExpectedQueues& queues);
 bool mail_waiting();
 // What CREATE EXTENSION, ALTER EXTENSION and DROP EXTENSION changed was looked at.
 void extension_seen();
