@@ -476,6 +476,20 @@ hook($node, 'paused', $receiver->url('/ok'));
 	is($own->stats->{answered}, 2, 'which had its own');
 }
 {
+	# However that comes about: an endpoint may have a longer timeout than it had when the job was claimed.
+	my $own = Receiver->start;
+	hook($node, 'leased', $own->url('/slow?ms=1000'));
+	my $id = push_to(q{'leased', group_key => 'g'});
+	my $next = push_to(q{'leased', group_key => 'g'});
+	$own->wait_for(sub { $_[0]{in_flight} == 1 }, 'a request in flight');
+	sql(qq{UPDATE jobq.job SET lease_until = clock_timestamp() - interval '1 s' WHERE id = '$id'});
+	sql('NOTIFY jobq');
+	sql('SELECT jobq.maintain()');
+	until_state($node, $next, 'completed', 'two jobs of a group are delivered');
+	is(story($node, $id), '1 completed', 'a request in flight ends by its timeout, not by a lease');
+	is($own->stats->{peak_in_flight}, 1, 'so that the next of its group is not sent beside it');
+}
+{
 	my $own = Receiver->start;
 	hook($node, 'dropped', $own->url('/slow?ms=700'));
 	push_to(q{'dropped'});

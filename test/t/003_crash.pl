@@ -110,6 +110,14 @@ sub account
 	return;
 }
 
+# Whether a process is there; where nobody reaps them, those that have ended still have a number.
+sub lives
+{
+	my ($pid) = @_;
+	my $stat = eval { slurp_file("/proc/$pid/stat") } // '';
+	return kill(0, $pid) && $stat !~ /^\d+ \(.*\) Z/s;
+}
+
 my %soon = (retry_first => '100 ms', retry_longest => '500 ms');
 
 # The dispatcher is killed: all of PostgreSQL's processes start again.
@@ -131,7 +139,8 @@ my %soon = (retry_first => '100 ms', retry_longest => '500 ms');
 		'kill -9: what was in flight was taken up by the next dispatcher');
 }
 
-# The server is stopped without a word
+# The server is stopped without a word, and its postmaster killed: then the other processes are to end
+# by themselves.
 {
 	$receiver->reset;
 	hook($node, 'stopped', $receiver->url('/slow?ms=5'), queue => {%soon});
@@ -144,8 +153,18 @@ my %soon = (retry_first => '100 ms', retry_longest => '500 ms');
 		$node->start;
 	}
 	until_more(500);
+	my @pids = split /\n/, sql('SELECT pid FROM pg_stat_activity WHERE pid <> pg_backend_pid()');
+	my $lock_file = $node->data_dir . '/postmaster.pid';
+	push @pids, slurp_file($lock_file) =~ /^(\d+)/;
+	$node->kill9;
+	until_ok(sub { !grep { lives($_) } @pids }, 'no process outlives a postmaster that is killed');
+	# Its number may be in use for as long as nobody reaps it.
+	unlink $lock_file, $node->host . '/.s.PGSQL.' . $node->port . '.lock';
+	# Clients that connected after the look may still be on their way out.
+	until_ok(sub { $node->start(fail_ok => 1) }, 'after which the server starts');
+	until_more(500);
 	my @committed = stop_pushers($run);
-	until_over('stopped', 'an immediate stop of the server, three times: all jobs come to their end');
+	until_over('stopped', 'an immediate stop of the server, three times, and a kill of its postmaster: all jobs come to their end');
 	account($run, \@committed, [ $receiver->requests ], 'immediate stop');
 	sql('ALTER DATABASE postgres RESET synchronous_commit');
 }

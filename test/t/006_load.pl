@@ -10,10 +10,37 @@ use PostgreSQL::Test::Utils;
 use Receiver;
 use Test::More;
 
-my $node = jobq_node('load', conf => [ 'jobq.scan_interval = 1h', 'shared_buffers = 128MB' ]);
+my $node = jobq_node('load', conf => [ 'jobq.scan_interval = 1h', 'shared_buffers = 128MB', 'max_prepared_transactions = 20' ]);
 my $receiver = Receiver->start(keep => 0);
 
 sub sql { return $node->safe_psql('postgres', $_[0]) }
+
+# pgbench with these scripts, beside others.
+sub start_pgbench
+{
+	my ($name, $scripts, @options) = @_;
+	my @files;
+	my $dir = PostgreSQL::Test::Utils::tempdir();
+	for my $script (sort keys %$scripts)
+	{
+		my ($title, $weight) = split /@/, $script;
+		append_to_file("$dir/$name.$title", $scripts->{$script} =~ s/^\t+//gmr);
+		push @files, '-f', "$dir/$name.$title\@$weight";
+	}
+	my %run = (out => '', err => '');
+	$run{handle} = IPC::Run::start([ 'pgbench', '--no-vacuum', @options, @files, $node->connstr('postgres') ],
+		'<', \'', '>', \$run{out}, '2>', \$run{err}, IPC::Run::timeout($timeout));
+	return \%run;
+}
+
+# What went wrong, if anything.
+sub finished
+{
+	my ($run) = @_;
+	$run->{handle}->finish;
+	return '' if $run->{err} eq '' && $run->{out} =~ /actually processed: (\d+)\/\1\b/;
+	return $run->{err} . $run->{out};
+}
 
 # 10,000 pushed at once
 
@@ -47,6 +74,37 @@ sub sql { return $node->safe_psql('postgres', $_[0]) }
 	is("$stats->{distinct} $stats->{requests}", '10000 10000', 'and arrive once each');
 	note(sprintf 'from push to arrival: median %.1f ms, 99th percentile %.1f ms, all within %.1f ms',
 		@{ $stats->{latency} }{qw(median p99 max)});
+}
+
+# Pushes that commit late, go back, and come in any order
+
+{
+	$receiver->reset;
+	hook($node, 'late', $receiver->url('/ok'), endpoint => { max_in_flight => 20 },
+		queue => { retry_first => '10 ms', retry_longest => '50 ms' });
+	my $one = q{SELECT jobq.push('late', priority => :priority, delay => '1 ms'::interval * :delay,
+		options => '{"headers": {"receiver": "flaky?fails=:fails"}}') FROM generate_series(1, :several)};
+	my $random = q{
+		\set priority random(-2, 2)
+		\set delay random(0, 3) * random(0, 100)
+		\set fails random(0, 4) / 4
+		\set several random(1, 3)
+		\set wait random(0, 4000)
+	};
+	my %scripts = (
+		'at_once@4' => qq{$random $one;},
+		'late@4' => qq{$random BEGIN;\n$one;\n\\sleep :wait us\nCOMMIT;},
+		'half@2' => qq{$random BEGIN;\n$one;\nSAVEPOINT a;\n$one;\nROLLBACK TO a;\n\\sleep :wait us\nCOMMIT;},
+		'undone@1' => qq{$random BEGIN;\n$one;\n\\sleep :wait us\nROLLBACK;},
+		'prepared@1' => qq{$random BEGIN;\n$one;\nPREPARE TRANSACTION 'p:client_id';\n\\sleep :wait us\nCOMMIT PREPARED 'p:client_id';},
+		'paused@1' => qq{SELECT jobq.pause('late');\nSELECT jobq.resume('late');},
+	);
+	is(finished(start_pgbench('late', \%scripts, '--client=8', '--transactions=400')), '', '8 clients push in all sorts of ways');
+	until_is($node, q{SELECT count(*) FROM jobq.jobs WHERE queue = 'late' AND state <> 'completed'}, 0,
+		'what they pushed is all delivered, without a scan', seconds => 50);
+	is($receiver->stats->{requests}, sql(q{SELECT sum(attempt) FROM jobq.jobs WHERE queue = 'late'}), 'each as often as it was tried');
+	is($receiver->stats->{distinct}, sql(q{SELECT count(*) FROM jobq.jobs WHERE queue = 'late'}), 'and nothing else');
+	note(sprintf '%s jobs, %s attempts', split /\|/, sql(q{SELECT count(*), sum(attempt) FROM jobq.jobs WHERE queue = 'late'}));
 }
 
 # Pushers and pullers
@@ -110,32 +168,6 @@ my %pullers = (
 		INSERT INTO ended SELECT jobq.complete_many(':ids', ':attempts'), 'completed';},
 );
 
-# pgbench with these scripts, beside others.
-sub start_pgbench
-{
-	my ($name, $scripts, @options) = @_;
-	my @files;
-	my $dir = PostgreSQL::Test::Utils::tempdir();
-	for my $script (sort keys %$scripts)
-	{
-		my ($title, $weight) = split /@/, $script;
-		append_to_file("$dir/$name.$title", $scripts->{$script} =~ s/^\t+//gmr);
-		push @files, '-f', "$dir/$name.$title\@$weight";
-	}
-	my %run = (out => '', err => '');
-	$run{handle} = IPC::Run::start([ 'pgbench', '--no-vacuum', @options, @files, $node->connstr('postgres') ],
-		'<', \'', '>', \$run{out}, '2>', \$run{err}, IPC::Run::timeout($timeout));
-	return \%run;
-}
-
-# What went wrong, if anything.
-sub finished
-{
-	my ($run) = @_;
-	$run->{handle}->finish;
-	return '' if $run->{err} eq '' && $run->{out} =~ /actually processed: (\d+)\/\1\b/;
-	return $run->{err} . $run->{out};
-}
 {
 	my $pushing = start_pgbench('push', \%pushers, '--client=8', '--transactions=1000');
 	my $pulling = start_pgbench('pull', \%pullers, '--client=4', '--transactions=2000');
