@@ -8,6 +8,7 @@ extern "C" {
 #include "access/heapam.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/namespace.h"
@@ -116,6 +117,13 @@ void Tuple::take(std::span<Datum> values, std::span<bool> nulls) const {
 
 bool Tuple::written_by_us() const {
     return TransactionIdIsCurrentTransactionId(HeapTupleHeaderGetXmin(tuple_->t_data));
+}
+
+XLogRecPtr Tuple::durable_at() const {
+    TransactionId writer = HeapTupleHeaderGetXmin(tuple_->t_data);
+    if (!TransactionIdIsNormal(writer) || TransactionIdIsCurrentTransactionId(writer))
+        return InvalidXLogRecPtr;
+    return guarded([&] { return TransactionIdGetCommitLSN(writer); });
 }
 
 Tuple Table::make(std::span<const Datum> values, std::span<const bool> nulls) {

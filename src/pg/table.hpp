@@ -18,6 +18,7 @@ extern "C" {
 #include "access/genam.h"
 #include "access/relscan.h"
 #include "access/skey.h"
+#include "access/xlogdefs.h"
 #include "executor/tuptable.h"
 #include "nodes/execnodes.h"
 #include "utils/rel.h"
@@ -93,6 +94,9 @@ public:
     Tuple copy() const;
     // Whether this version of the row is of the running transaction.
     bool written_by_us() const;
+    // Once the WAL is flushed up to here, no crash undoes the commit that made this version of the
+    // row. 0: it is so already.
+    XLogRecPtr durable_at() const;
 
     HeapTuple raw() const { return tuple_; }
     ItemPointerData place() const { return tuple_->t_self; }

@@ -35,14 +35,13 @@ core::Place place_of(const Tuple& row) {
     return {row.timestamp(Column::run_at), row.int8(Column::seq)};
 }
 
-// The due jobs of a level, from its bound on.
-struct DueScan : Scan {
-    DueScan(const Table& jobs, const pg::FreshSnapshot& snapshot, int32 queue_id,
-            const Level& level, TimestampTz due)
+// The jobs of a level, from its bound on.
+struct LevelScan : Scan {
+    LevelScan(const Table& jobs, const pg::FreshSnapshot& snapshot, int32 queue_id,
+              const Level& level)
         : Scan(jobs, "job_ready", snapshot,
                {{1, Key::Is::equal, pg::param(queue_id)},
-                {2, Key::Is::equal, smallint(level.priority)},
-                {3, Key::Is::up_to, pg::timestamp_param(due)}},
+                {2, Key::Is::equal, smallint(level.priority)}},
                From{3, pg::timestamp_param(level.from.run_at), pg::param(level.from.seq)}) {}
 };
 
@@ -221,7 +220,10 @@ public:
         if (lease_end_ != DT_NOEND)
             wake::note_lease(order_.queue_id, lease_end_);
         search.keep();
-        return {std::move(claimed_), blocked_};
+        Claims claims{std::move(claimed_), durable_at_, {}, blocked_};
+        if (claims.jobs.size() < limit_ && next_due_ != DT_NOEND)
+            claims.next_due = next_due_;
+        return claims;
     }
 
 private:
@@ -238,9 +240,13 @@ private:
         read_to = {order_.due, 0};
         pg::FreshSnapshot snapshot;
         Groups groups(jobs_, order_.queue_id);
-        DueScan scan(jobs_, snapshot, order_.queue_id, level, order_.due);
+        LevelScan scan(jobs_, snapshot, order_.queue_id, level);
         while (scan.next()) {
             Tuple row = scan.row();
+            if (row.timestamp(Column::run_at) > order_.due) {
+                next_due_ = std::min(next_due_, row.timestamp(Column::run_at));
+                break;
+            }
             if (!row.null(Column::lease_until)) {
                 meet_running(row);
             } else if (wanted(row)) {
@@ -318,6 +324,7 @@ private:
         grouped_ |= grouped;
         first_ = std::min(first_.value_or(place), place);
         lease_end_ = std::min(lease_end_, order_.lease_until);
+        durable_at_ = std::max(durable_at_, row.durable_at());
         claimed_.push_back({*leased, row.uuid(Column::id), attempt});
     }
 
@@ -354,6 +361,8 @@ private:
     std::set<core::Uuid> tried_; // to be ended: once, since somebody may have them locked
     std::optional<core::Place> first_;
     TimestampTz lease_end_ = DT_NOEND; // the first of those that were met
+    XLogRecPtr durable_at_ = InvalidXLogRecPtr;
+    TimestampTz next_due_ = DT_NOEND;
     bool grouped_ = false, blocked_ = false;
 };
 
@@ -368,8 +377,8 @@ bool has_due(int32 queue_id, TimestampTz now) {
     Search search(jobs, queue_id);
     pg::FreshSnapshot snapshot;
     bool due = std::any_of(search.levels().begin(), search.levels().end(), [&](const Level& level) {
-        DueScan scan(jobs, snapshot, queue_id, level, now);
-        while (scan.next())
+        LevelScan scan(jobs, snapshot, queue_id, level);
+        while (scan.next() && scan.row().timestamp(Column::run_at) <= now)
             if (scan.row().null(Column::lease_until) ||
                 scan.row().timestamp(Column::lease_until) <= now)
                 return true;
@@ -406,7 +415,7 @@ std::size_t end_leases(int32 queue_id, std::size_t limit, std::optional<std::siz
         for (const Level& level : search.levels()) {
             Level all = level;
             all.from = core::first_place;
-            DueScan scan(jobs, snapshot, queue_id, all, DT_NOEND - 1);
+            LevelScan scan(jobs, snapshot, queue_id, all);
             std::size_t rows = 0;
             while (over.size() < limit && scan.next()) {
                 Tuple row = scan.row();

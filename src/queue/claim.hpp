@@ -61,6 +61,11 @@ struct ClaimedJob {
 // count.
 struct Claims {
     std::vector<ClaimedJob> jobs;
+    // Once the WAL is flushed up to here, the pushes and retries that made them due are there to
+    // stay.
+    XLogRecPtr durable_at = InvalidXLogRecPtr;
+    // When the queue's next job is due; nothing if there is none, or if the limit was reached.
+    std::optional<TimestampTz> next_due = {};
     bool blocked = false; // somebody has locked what was to be ended: look again soon
 };
 Claims claim(const ClaimOrder& order);

@@ -46,28 +46,60 @@ CREATE VIEW jobq.attempts AS
     FROM jobq.job AS j WHERE j.lease_until IS NOT NULL;
 COMMENT ON VIEW jobq.attempts IS 'Every attempt at every job that is known: one delivery, or one pull. An attempt that is under way has no outcome yet.';
 
+-- Counting stops at 10,000, so that a look at the queues costs the same whatever waits in them.
+CREATE FUNCTION jobq.queue_stats(
+    queue_id int, OUT due bigint, OUT scheduled bigint, OUT running bigint, OUT dead bigint, OUT oldest_due interval,
+    OUT finished_per_minute bigint, OUT median_duration interval, OUT p99_duration interval, OUT estimated boolean)
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    most CONSTANT int := 10000;
+    now CONSTANT timestamptz := clock_timestamp();
+    counted bigint;
+    since timestamptz;
+    plan json;
+BEGIN
+    SELECT count(*), count(*) FILTER (WHERE s.lease_until IS NULL AND s.run_at <= now),
+           count(*) FILTER (WHERE s.lease_until IS NULL AND s.run_at > now), count(s.lease_until),
+           now - min(s.run_at) FILTER (WHERE s.lease_until IS NULL AND s.run_at <= now)
+        INTO counted, due, scheduled, running, oldest_due
+        FROM (SELECT j.lease_until, j.run_at FROM jobq.job AS j WHERE j.queue_id = queue_stats.queue_id
+              ORDER BY j.queue_id, j.priority, j.run_at, j.seq LIMIT most + 1) AS s;
+    estimated := counted > most;
+    IF estimated THEN
+        EXECUTE format('EXPLAIN (FORMAT json) SELECT FROM jobq.job AS j WHERE j.queue_id = %s AND j.run_at <= %L', queue_id, now)
+            INTO plan;
+        due := greatest(due, (plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint - running);
+        EXECUTE format('EXPLAIN (FORMAT json) SELECT FROM jobq.job AS j WHERE j.queue_id = %s AND j.run_at > %L', queue_id, now)
+            INTO plan;
+        -- The planner says 1 where it finds none.
+        scheduled := greatest(scheduled, (plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint - 1);
+    END IF;
+
+    SELECT count(*) INTO dead
+        FROM (SELECT FROM jobq.dead AS d WHERE d.queue_id = queue_stats.queue_id LIMIT most + 1) AS s;
+    estimated := estimated OR dead > most;
+
+    SELECT count(*), count(*) FILTER (WHERE s.state = 'completed'), min(s.finished_at),
+           percentile_cont(0.5) WITHIN GROUP (ORDER BY s.finished_at - s.started_at) FILTER (WHERE s.state = 'completed'),
+           percentile_cont(0.99) WITHIN GROUP (ORDER BY s.finished_at - s.started_at) FILTER (WHERE s.state = 'completed')
+        INTO counted, finished_per_minute, since, median_duration, p99_duration
+        FROM (SELECT f.state, f.started_at, f.finished_at FROM jobq.finished AS f
+              WHERE f.queue_id = queue_stats.queue_id AND f.finished_at > now - interval '1 min'
+              ORDER BY f.queue_id DESC, f.finished_at DESC LIMIT most) AS s;
+    IF counted = most THEN
+        finished_per_minute := finished_per_minute * 60 / greatest(extract(epoch FROM now - since), 0.001);
+        estimated := true;
+    END IF;
+END $$;
+COMMENT ON FUNCTION jobq.queue_stats IS 'Part of jobq.stats.';
+
 CREATE VIEW jobq.stats AS
-    SELECT q.name AS queue, e.name AS endpoint, q.paused, w.due, w.scheduled, w.running, d.dead, w.oldest_due,
-           f.finished_per_minute, f.median_duration, f.p99_duration
+    SELECT q.name AS queue, e.name AS endpoint, q.paused, s.due, s.scheduled, s.running, s.dead, s.oldest_due,
+           s.finished_per_minute, s.median_duration, s.p99_duration, s.estimated
     FROM jobq.queue AS q
     LEFT JOIN jobq.endpoint AS e ON e.id = q.endpoint_id
-    LEFT JOIN LATERAL (
-        SELECT count(*) FILTER (WHERE j.lease_until IS NULL AND j.run_at <= clock_timestamp()) AS due,
-               count(*) FILTER (WHERE j.lease_until IS NULL AND j.run_at > clock_timestamp()) AS scheduled,
-               count(j.lease_until) AS running,
-               clock_timestamp() - min(j.run_at) FILTER (WHERE j.lease_until IS NULL AND j.run_at <= clock_timestamp()) AS oldest_due
-        FROM jobq.job AS j
-        WHERE j.queue_id = q.id
-    ) AS w ON true
-    LEFT JOIN LATERAL (SELECT count(*) AS dead FROM jobq.dead AS d WHERE d.queue_id = q.id) AS d ON true
-    LEFT JOIN LATERAL (
-        SELECT count(*) AS finished_per_minute,
-               percentile_cont(0.5) WITHIN GROUP (ORDER BY f.finished_at - f.started_at) AS median_duration,
-               percentile_cont(0.99) WITHIN GROUP (ORDER BY f.finished_at - f.started_at) AS p99_duration
-        FROM jobq.finished AS f
-        WHERE f.queue_id = q.id AND f.state = 'completed' AND f.finished_at > clock_timestamp() - interval '1 min'
-    ) AS f ON true;
-COMMENT ON VIEW jobq.stats IS 'A row a queue, counted when it is read: jobs that are due, scheduled for later (retries included), running and dead; how long the oldest due job has waited; completed in the last minute, and how long those ran.';
+    CROSS JOIN LATERAL jobq.queue_stats(q.id) AS s;
+COMMENT ON VIEW jobq.stats IS 'A row a queue: jobs that are due, scheduled for later (retries included), running and dead; how long the oldest due job has waited; completed in the last minute, and how long those ran. Counted when it is read, up to 10,000 of each; where there are more, estimated is true: due and scheduled are then what ANALYZE''s statistics say, running and oldest_due are of the 10,000 that come first, dead stays at 10,001, and the rate and the durations are those of the last 10,000 finished.';
 
 CREATE FUNCTION jobq.job(id uuid) RETURNS SETOF jobq.jobs
     LANGUAGE sql STABLE SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp AS $$

@@ -15,6 +15,7 @@
 #include "worker/shared.hpp"
 
 extern "C" {
+#include "access/xlog.h"
 #include "commands/async.h"
 #include "utils/guc.h"
 }
@@ -64,10 +65,15 @@ void commit_without_flush() {
     set_synchronous_commit("off");
 }
 
-// A claim that is flushed has flushed the push before it: no webhook for what a crash would undo.
-void commit_with_flush() {
-    if (synchronous_commit == SYNCHRONOUS_COMMIT_OFF)
-        set_synchronous_commit("local");
+// No webhook for a push that a crash would undo: before requests leave, the commits that made their
+// jobs due are flushed. A push that waited for its own flush costs nothing here; only one that was
+// committed asynchronously is waited for. The claim is flushed when the requests are on their way:
+// lost in between, the job is delivered again under the same attempt number.
+void flush(XLogRecPtr to) {
+    pg::guarded([to] {
+        if (!XLogRecPtrIsInvalid(to))
+            XLogFlush(to);
+    });
 }
 
 bool same_name(std::string_view a, std::string_view b) {
@@ -118,6 +124,8 @@ TimestampTz Deliveries::work(const Woken& woken) {
         if (!record_and_claim(pg::clock()))
             break;
         start_waiting();
+        client_.step();
+        flush(XactLastCommitEnd);
     }
     start_waiting();
     announce(pg::clock());
@@ -237,7 +245,7 @@ void Deliveries::collect() {
         shared::count(delivered, failed);
 }
 
-// One transaction for both, so that places freed by results are claimed again with one flush.
+// One transaction for both, so that places freed by results are claimed again with one commit.
 // Returns whether anything was claimed.
 bool Deliveries::record_and_claim(TimestampTz now) {
     bool opened = std::any_of(endpoints_.begin(), endpoints_.end(),
@@ -253,6 +261,7 @@ bool Deliveries::record_and_claim(TimestampTz now) {
 
     std::vector<Job> claimed;
     std::vector<Result> left;
+    XLogRecPtr durable_at = InvalidXLogRecPtr;
     try {
         in_transaction([&](const pg::Spi& spi) {
             if (records) {
@@ -260,8 +269,8 @@ bool Deliveries::record_and_claim(TimestampTz now) {
                 record(spi, left);
             }
             if (wants)
-                claim(spi, now, claimed);
-            claimed.empty() ? commit_without_flush() : commit_with_flush();
+                claim(spi, now, claimed, durable_at);
+            commit_without_flush();
         });
     } catch (const pg::Error& error) {
         if (error.sqlstate != ERRCODE_LOCK_NOT_AVAILABLE || !records || results_.size() == 1)
@@ -275,6 +284,7 @@ bool Deliveries::record_and_claim(TimestampTz now) {
             record_at_ = now + retry_locked_after;
     }
     bool any = !claimed.empty();
+    flush(durable_at);
     start(std::move(claimed));
     return any;
 }
@@ -392,7 +402,8 @@ void Deliveries::look_behind_opened(const pg::Spi& spi) {
 }
 
 // Goes once around the queues, from behind the one where the last round ended.
-void Deliveries::claim(const pg::Spi& spi, TimestampTz now, std::vector<Job>& claimed) {
+void Deliveries::claim(const pg::Spi& spi, TimestampTz now, std::vector<Job>& claimed,
+                       XLogRecPtr& durable_at) {
     auto limit = static_cast<std::size_t>(pg::settings::max_in_flight());
     std::size_t used = held_.size() + waiting();
     std::size_t free = std::min(used < limit ? limit - used : 0, most_claimed_at_once);
@@ -407,13 +418,13 @@ void Deliveries::claim(const pg::Spi& spi, TimestampTz now, std::vector<Job>& cl
         auto endpoint = endpoints_.find(*queue.endpoint_id);
         if (endpoint == endpoints_.end() || !endpoint->second.enabled)
             continue;
-        claim_from(id, queue, endpoint->second, now, free, claimed);
+        claim_from(id, queue, endpoint->second, now, free, claimed, durable_at);
         last_queue_ = id;
     }
 }
 
 void Deliveries::claim_from(int32 id, Queue& queue, Endpoint& endpoint, TimestampTz now,
-                            std::size_t& free, std::vector<Job>& claimed) {
+                            std::size_t& free, std::vector<Job>& claimed, XLogRecPtr& durable_at) {
     auto mine = [&](const Job& job) { return job.endpoint_id == *queue.endpoint_id; };
     std::size_t used =
         endpoint.in_flight + endpoint.waiting.size() +
@@ -429,7 +440,7 @@ void Deliveries::claim_from(int32 id, Queue& queue, Endpoint& endpoint, Timestam
             closed.push_back(other);
             e.passed_over = true;
         }
-    auto [jobs, blocked] =
+    auto [jobs, durable, next_due, blocked] =
         queue::claim({.queue_id = id,
                       .queue = queue.name,
                       .limit = limit,
@@ -442,6 +453,7 @@ void Deliveries::claim_from(int32 id, Queue& queue, Endpoint& endpoint, Timestam
                           auto found = in_hand_.find(job);
                           return found != in_hand_.end() && found->second == attempt;
                       }});
+    durable_at = std::max(durable_at, durable);
     for (const ClaimedJob& job : jobs) {
         int32 to = job.row.null(Column::endpoint_id) ? *queue.endpoint_id
                                                      : job.row.int4(Column::endpoint_id);
@@ -456,7 +468,7 @@ void Deliveries::claim_from(int32 id, Queue& queue, Endpoint& endpoint, Timestam
     free -= jobs.size();
     if (jobs.size() < limit) {
         queue.look = false;
-        queue.next_due = queue::next_due(id, now);
+        queue.next_due = next_due;
         if (blocked)
             queue.next_due = std::min(queue.next_due.value_or(DT_NOEND), now + retry_locked_after);
     }

@@ -4,7 +4,7 @@
 // One turn, work():
 //   1. requests move on; those that ended become results
 //   2. one transaction: results are recorded, then the freed places are claimed again
-//   3. after its commit, whose WAL is flushed: requests for what was claimed
+//   3. after its commit, and once the pushes are flushed: requests for what was claimed
 //   4. announcements and housekeeping, each in a transaction of its own
 // No transaction is open while a request is under way. What an error interrupts is kept in memory
 // and tried again in the next turn: results until they are recorded, queues until they were looked
@@ -107,9 +107,10 @@ private:
     }
     static bool is_opened(const Endpoint& e) { return e.passed_over && !is_closed(e); }
     void look_behind_opened(const pg::Spi& spi);
-    void claim(const pg::Spi& spi, TimestampTz now, std::vector<Job>& claimed);
+    void claim(const pg::Spi& spi, TimestampTz now, std::vector<Job>& claimed,
+               XLogRecPtr& durable_at);
     void claim_from(int32 id, Queue& queue, Endpoint& endpoint, TimestampTz now, std::size_t& free,
-                    std::vector<Job>& claimed);
+                    std::vector<Job>& claimed, XLogRecPtr& durable_at);
     http::Request request_for(const queue::ClaimedJob& job, const Queue& queue,
                               const Endpoint& endpoint, std::uint64_t tag);
     void start(std::vector<Job> jobs);
