@@ -12,6 +12,11 @@
 // snapshot. If that is still the current one, the bound is raised, but not over what was noted
 // since that generation began. If it is not, another claim has raised the bound meanwhile, and this
 // one leaves it.
+//
+// A job that waits for another of its group is passed over, and the bound raised. When its turn
+// comes, its place is noted as a spot: looked at by itself, so that the bound need not go back over
+// all that was passed over with it. A claim that has dealt with a spot drops it, unless it was
+// noted again after the claim's snapshot, which its stamp tells.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +45,7 @@ constexpr Place last_place{std::numeric_limits<std::int64_t>::max(),
 // nothing. Nothing here allocates or fails.
 class QueueBounds {
 public:
-    static constexpr std::size_t most_levels = 8;
+    static constexpr std::size_t most_levels = 8, most_spots = 256;
 
     struct Level {
         std::int32_t priority;
@@ -49,22 +54,58 @@ public:
         std::uint64_t generation;
     };
 
+    // A place to be looked at besides the levels.
+    struct Spot {
+        std::int32_t priority;
+        Place place;
+        std::uint64_t stamp; // greater than those noted before
+    };
+
+    QueueBounds() = default;
+    // Of the spots those that are there.
+    QueueBounds(const QueueBounds& other) noexcept { *this = other; }
+    QueueBounds& operator=(const QueueBounds& other) noexcept {
+        levels_ = other.levels_;
+        size_ = other.size_;
+        generations_ = other.generations_;
+        changes_ = other.changes_;
+        complete_ = other.complete_;
+        spotted_ = other.spotted_;
+        std::copy_n(other.spots_.begin(), spotted_, spots_.begin());
+        return *this;
+    }
+
     // The levels that are known, lowest number first.
     std::span<const Level> levels() const noexcept { return {levels_.data(), size_}; }
     // Whether they are all that can have claimable jobs.
     bool complete() const noexcept { return complete_; }
     // Changes when something happened that levels() cannot tell; see found().
     std::uint64_t changes() const noexcept { return changes_; }
-    // Whether the queue has groups. Jobs that wait for others of their group are passed over
-    // without a word, so the bounds are of no use then.
-    bool grouped() const noexcept { return grouped_; }
-    void note_group() noexcept { grouped_ = true; }
+    // In the order in which they were noted.
+    std::span<const Spot> spots() const noexcept { return {spots_.data(), spotted_}; }
 
     // A job became claimable, or will at its time, at this place; or one may have.
     void note(std::int32_t priority, Place place) noexcept {
         lower(place);
         if (find(priority) == nullptr)
             add(priority, complete_ ? place : first_place);
+    }
+
+    // As note(), for one job whose place is known exactly, and that claims may have passed over.
+    void note_spot(std::int32_t priority, Place place) noexcept {
+        if (spotted_ == most_spots || find(priority) == nullptr)
+            note(priority, place);
+        else
+            spots_[spotted_++] = {priority, place, ++generations_};
+    }
+
+    // A claim that saw these stamps before its snapshot, in their order, has dealt with the spots.
+    void drop_spots(std::span<const std::uint64_t> stamps) noexcept {
+        auto* end = spots_.data() + spotted_;
+        auto* left = std::remove_if(spots_.data(), end, [&](const Spot& spot) {
+            return std::binary_search(stamps.begin(), stamps.end(), spot.stamp);
+        });
+        spotted_ = static_cast<std::size_t>(left - spots_.data());
     }
 
     // As note(), for a job of an unknown priority among those that are known.
@@ -77,8 +118,8 @@ public:
 
     // Anything may have happened.
     void forget() noexcept {
-        size_ = 0;
-        complete_ = grouped_ = false;
+        size_ = spotted_ = 0;
+        complete_ = false;
         ++changes_;
     }
 
@@ -92,11 +133,8 @@ public:
         level->generation = ++generations_;
     }
 
-    // These are the priorities that a search found, which saw changes() before its snapshot, and
-    // whether it found a group.
-    void found(std::span<const std::int32_t> priorities, bool group,
-               std::uint64_t changes) noexcept {
-        grouped_ |= group;
+    // These are the priorities that a search found, which saw changes() before its snapshot.
+    void found(std::span<const std::int32_t> priorities, std::uint64_t changes) noexcept {
         for (std::int32_t priority : priorities)
             if (find(priority) == nullptr)
                 add(priority, first_place);
@@ -129,7 +167,9 @@ private:
     std::array<Level, most_levels> levels_{};
     std::size_t size_ = 0;
     std::uint64_t generations_ = 0, changes_ = 0;
-    bool complete_ = false, grouped_ = false;
+    bool complete_ = false;
+    std::size_t spotted_ = 0;
+    std::array<Spot, most_spots> spots_{};
 };
 
 } // namespace jobq::core

@@ -5,7 +5,10 @@
 #include "pg/call.hpp"
 
 extern "C" {
+#include "catalog/namespace.h"
 #include "catalog/pg_proc.h"
+#include "utils/acl.h"
+#include "utils/lsyscache.h"
 #include "utils/syscache.h"
 #include "utils/tuplestore.h"
 }
@@ -44,6 +47,15 @@ Oid owner_of(Oid function) {
         Oid owner = reinterpret_cast<Form_pg_proc>(GETSTRUCT(tuple))->proowner;
         ReleaseSysCache(tuple);
         return owner;
+    });
+}
+
+void require_select(const char* relation) {
+    guarded([&] {
+        Oid oid = get_relname_relid(relation, get_namespace_oid("jobq", false));
+        AclResult result = pg_class_aclcheck(oid, GetUserId(), ACL_SELECT);
+        if (result != ACLCHECK_OK)
+            aclcheck_error(result, OBJECT_VIEW, relation);
     });
 }
 

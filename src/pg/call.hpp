@@ -62,6 +62,8 @@ private:
 // The role that owns a function, and with it the extension's tables.
 Oid owner_of(Oid function);
 std::string role_name(Oid role);
+// Error 42501 if the current role may not SELECT from this relation of schema jobq.
+void require_select(const char* relation);
 
 } // namespace jobq::pg
 

@@ -327,7 +327,7 @@ RegProcedure comparison(Oid type, StrategyNumber strategy) {
     case INT4OID:
         return F_INT4EQ;
     case INT8OID:
-        return F_INT8LT;
+        return strategy == BTEqualStrategyNumber ? F_INT8EQ : F_INT8GT;
     case UUIDOID:
         return F_UUID_EQ;
     case TEXTOID:
@@ -353,7 +353,7 @@ RegProcedure order(Oid type) {
 } // namespace
 
 Scan::Scan(const Table& table, const char* index, const FreshSnapshot& snapshot,
-           std::initializer_list<Key> keys, std::optional<From> from)
+           std::span<const Key> keys, std::optional<From> from)
     : exceptions_(std::uncaught_exceptions()) {
     guarded([&] {
         index_ = index_open(table.index(index), AccessShareLock);
@@ -368,7 +368,7 @@ Scan::Scan(const Table& table, const char* index, const FreshSnapshot& snapshot,
     start(keys, from);
 }
 
-void Scan::start(std::initializer_list<Key> keys, std::optional<From> from) {
+void Scan::start(std::span<const Key> keys, std::optional<From> from) {
     guarded([&] {
         ScanKeyData all[INDEX_MAX_KEYS];
         int n = 0;

@@ -198,13 +198,19 @@ public:
         Param first, second;
     };
     Scan(const Table& table, const char* index, const FreshSnapshot& snapshot,
-         std::initializer_list<Key> keys, std::optional<From> from = {});
+         std::span<const Key> keys, std::optional<From> from = {});
+    Scan(const Table& table, const char* index, const FreshSnapshot& snapshot,
+         std::initializer_list<Key> keys)
+        : Scan(table, index, snapshot, std::span(keys.begin(), keys.size())) {}
     ~Scan();
     Scan(const Scan&) = delete;
     Scan& operator=(const Scan&) = delete;
 
     // Begins again, with conditions on the same columns.
-    void start(std::initializer_list<Key> keys, std::optional<From> from = {});
+    void start(std::span<const Key> keys, std::optional<From> from = {});
+    void start(std::initializer_list<Key> keys) { start(std::span(keys.begin(), keys.size())); }
+    // From then on as this snapshot sees it.
+    void look_through(const FreshSnapshot& snapshot) { scan_->xs_snapshot = snapshot.get(); }
     // Goes to the next row; false: there is none.
     bool next();
     // The row it is at, until it goes on.

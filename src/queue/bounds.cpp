@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <new>
 
 #include "pg/settings.hpp"
 #include "queue/bounds.hpp"
@@ -79,7 +78,8 @@ std::size_t memory_size() noexcept {
 }
 
 void initialize(void* memory) noexcept {
-    auto* made = new (memory) Table{};
+    // New shared memory is all zeros, which is what an empty table is. Most of it is never touched.
+    auto* made = static_cast<Table*>(memory);
     for (Set& set : made->sets_of_entries)
         SpinLockInit(&set.lock);
 }
@@ -114,8 +114,12 @@ void note(int32 queue, int32 priority, core::Place place) noexcept {
     with_bounds(queue, [&](Entry& entry) { entry.bounds.note(priority, place); });
 }
 
-void note_group(int32 queue) noexcept {
-    with_bounds(queue, [](Entry& entry) { entry.bounds.note_group(); });
+void note_spot(int32 queue, int32 priority, core::Place place) noexcept {
+    with_bounds(queue, [&](Entry& entry) { entry.bounds.note_spot(priority, place); });
+}
+
+void drop_spots(int32 queue, std::span<const uint64> stamps) noexcept {
+    with_bounds(queue, [&](Entry& entry) { entry.bounds.drop_spots(stamps); });
 }
 
 void lower(int32 queue, core::Place place) noexcept {
@@ -130,12 +134,12 @@ void raise(int32 queue, int32 priority, core::Place to, uint64 generation) noexc
     with_bounds(queue, [&](Entry& entry) { entry.bounds.raise(priority, to, generation); });
 }
 
-void found(int32 queue, std::span<const int32> priorities, bool group, uint64 changes,
-           TimestampTz now, std::chrono::microseconds cost) noexcept {
+void found(int32 queue, std::span<const int32> priorities, uint64 changes, TimestampTz now,
+           std::chrono::microseconds cost) noexcept {
     std::chrono::microseconds wait = pg::settings::scan_interval();
     wait = std::max(wait, cost * search_share);
     with_bounds(queue, [&](Entry& entry) {
-        entry.bounds.found(priorities, group, changes);
+        entry.bounds.found(priorities, changes);
         entry.forget_at = now + wait.count();
     });
 }

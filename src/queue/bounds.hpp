@@ -26,14 +26,15 @@ void use(void* memory) noexcept;
 core::QueueBounds look(int32 queue, TimestampTz now) noexcept;
 
 void note(int32 queue, int32 priority, core::Place place) noexcept;
-void note_group(int32 queue) noexcept;
+void note_spot(int32 queue, int32 priority, core::Place place) noexcept;
+void drop_spots(int32 queue, std::span<const uint64> stamps) noexcept;
 void lower(int32 queue, core::Place place) noexcept;
 // A lease below the bounds ends then: from then on nothing is known of the queue.
 void note_lease(int32 queue, TimestampTz until) noexcept;
 void raise(int32 queue, int32 priority, core::Place to, uint64 generation) noexcept;
 // cost: how long the search and the claim after it took. Kept until it is worth another one.
-void found(int32 queue, std::span<const int32> priorities, bool group, uint64 changes,
-           TimestampTz now, std::chrono::microseconds cost) noexcept;
+void found(int32 queue, std::span<const int32> priorities, uint64 changes, TimestampTz now,
+           std::chrono::microseconds cost) noexcept;
 void forget(int32 queue) noexcept;
 void forget_all() noexcept; // of this database
 

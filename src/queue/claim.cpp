@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <set>
 #include <string>
@@ -39,10 +40,17 @@ core::Place place_of(const Tuple& row) {
 struct LevelScan : Scan {
     LevelScan(const Table& jobs, const pg::FreshSnapshot& snapshot, int32 queue_id,
               const Level& level)
-        : Scan(jobs, "job_ready", snapshot,
-               {{1, Key::Is::equal, pg::param(queue_id)},
-                {2, Key::Is::equal, smallint(level.priority)}},
-               From{3, pg::timestamp_param(level.from.run_at), pg::param(level.from.seq)}) {}
+        : Scan(jobs, "job_ready", snapshot, keys(queue_id, level), from(level)) {}
+    void begin(int32 queue_id, const Level& level) { start(keys(queue_id, level), from(level)); }
+
+private:
+    static std::array<Key, 2> keys(int32 queue_id, const Level& level) {
+        return {Key{1, Key::Is::equal, pg::param(queue_id)},
+                Key{2, Key::Is::equal, smallint(level.priority)}};
+    }
+    static From from(const Level& level) {
+        return {3, pg::timestamp_param(level.from.run_at), pg::param(level.from.seq)};
+    }
 };
 
 // The next priority that has jobs. Going from one to the next passes over the future jobs of each:
@@ -58,10 +66,6 @@ std::optional<int32> next_priority(const Table& jobs, const pg::FreshSnapshot& s
     return first(Scan(jobs, "job_ready", snapshot, {queue, {2, Key::Is::after, smallint(*after)}}));
 }
 
-bool has_groups(const Table& jobs, const pg::FreshSnapshot& snapshot, int32 queue_id) {
-    return Scan(jobs, "job_group", snapshot, {{1, Key::Is::equal, pg::param(queue_id)}}).next();
-}
-
 // A queue's priorities and where to begin in each, from what is known of its bounds or else by a
 // search.
 class Search {
@@ -74,7 +78,6 @@ public:
         known_ = bounds_.complete();
         if (known_) {
             levels_.assign(bounds_.levels().begin(), bounds_.levels().end());
-            grouped_ = bounds_.grouped();
             for (Level& level : levels_)
                 level.from = std::min(level.from, own.low);
             for (int32 priority : own.priorities)
@@ -84,15 +87,11 @@ public:
             std::optional<int32> priority;
             while ((priority = next_priority(jobs, snapshot, queue_id, priority)))
                 levels_.push_back(level(*priority));
-            grouped_ = has_groups(jobs, snapshot, queue_id);
         }
-        if (grouped_)
-            for (Level& level : levels_)
-                level.from = core::first_place;
     }
 
     const std::vector<Level>& levels() const { return levels_; }
-    bool grouped() const { return grouped_; }
+    std::span<const core::QueueBounds::Spot> spots() const { return bounds_.spots(); }
 
     // What came out of a search is kept, once the cost of looking from the start is known.
     void keep() const {
@@ -102,7 +101,7 @@ public:
         for (const Level& level : levels_)
             priorities.push_back(level.priority);
         TimestampTz now = pg::clock();
-        bounds::found(queue_id_, priorities, grouped_, bounds_.changes(), now,
+        bounds::found(queue_id_, priorities, bounds_.changes(), now,
                       std::chrono::microseconds(now - began_));
     }
 
@@ -125,44 +124,67 @@ private:
     TimestampTz began_;
     core::QueueBounds bounds_;
     std::vector<Level> levels_;
-    bool known_, grouped_;
+    bool known_;
 };
 
-// Of the groups that one pass of a claim has met: which job is the next of each, if any.
+// Whose turn it is in the groups that one pass of a claim meets.
 class Groups {
 public:
-    Groups(const Table& jobs, int32 queue_id) : jobs_(jobs), queue_id_(queue_id) {}
+    Groups(const Table& jobs, const pg::FreshSnapshot& snapshot, int32 queue_id)
+        : jobs_(jobs), snapshot_(snapshot), queue_id_(queue_id) {}
 
-    // Whether the job is the next of its group, which is this transaction's to claim from then.
-    bool take(const pg::FreshSnapshot& snapshot, const Tuple& row) {
+    enum class Turn {
+        now,       // the job is the next of its group, which is this transaction's to claim from
+        later,     // another one is
+        contended, // somebody else may be about to claim from the group, or runs a later job of it
+    };
+    // likely: it was the next when its spot was noted.
+    Turn of(const Tuple& row, bool likely) {
         auto group = row.text(Column::group_key);
-        auto [known, first] = next_.try_emplace(std::string(group));
-        if (first)
-            known->second = next(snapshot, group);
         core::Uuid id = row.uuid(Column::id);
-        if (known->second != id)
-            return false;
-        known->second.reset();
+        if (!likely) {
+            auto [head, first] = heads_.try_emplace(std::string(group));
+            if (first)
+                head->second = next(seen_, snapshot_, group);
+            if (head->second != id)
+                return Turn::later;
+        }
         if (!pg::try_lock(pg::LockKind::group, pg::group_hash(queue_id_, group)))
-            return false;
+            return Turn::contended;
         pg::FreshSnapshot later;
-        return next(later, group) == id;
+        if (next(now_, later, group) != id)
+            return Turn::later;
+        return runs(later, group) ? Turn::contended : Turn::now;
     }
 
 private:
-    std::optional<core::Uuid> next(const pg::FreshSnapshot& snapshot,
+    Scan& look(std::optional<Scan>& scan, const char* index, const pg::FreshSnapshot& snapshot,
+               std::string_view group) const {
+        Key keys[] = {{1, Key::Is::equal, pg::param(queue_id_)},
+                      {2, Key::Is::equal, pg::param(group)}};
+        if (scan) {
+            scan->look_through(snapshot);
+            scan->start(keys);
+        } else {
+            scan.emplace(jobs_, index, snapshot, keys);
+        }
+        return *scan;
+    }
+    // The first unfinished job of the group.
+    std::optional<core::Uuid> next(std::optional<Scan>& scan, const pg::FreshSnapshot& snapshot,
                                    std::string_view group) const {
-        Key queue{1, Key::Is::equal, pg::param(queue_id_)},
-            key{2, Key::Is::equal, pg::param(group)};
-        if (Scan(jobs_, "job_running_group", snapshot, {queue, key}).next())
-            return std::nullopt;
-        Scan scan(jobs_, "job_group", snapshot, {queue, key});
-        return scan.next() ? std::optional(scan.row().uuid(Column::id)) : std::nullopt;
+        Scan& jobs = look(scan, "job_group", snapshot, group);
+        return jobs.next() ? std::optional(jobs.row().uuid(Column::id)) : std::nullopt;
+    }
+    bool runs(const pg::FreshSnapshot& snapshot, std::string_view group) {
+        return look(running_, "job_running_group", snapshot, group).next();
     }
 
     const Table& jobs_;
+    const pg::FreshSnapshot& snapshot_;
     int32 queue_id_;
-    std::unordered_map<std::string, std::optional<core::Uuid>> next_;
+    std::unordered_map<std::string, std::optional<core::Uuid>> heads_;
+    std::optional<Scan> seen_, now_, running_;
 };
 
 // How many more may run in a limited queue. Claims that are not committed cannot be counted, so
@@ -197,18 +219,16 @@ public:
             return {};
         // The bounds are read before the snapshots below are taken.
         Search search(jobs_, order_.queue_id);
-        bool reads_all =
-            order_.by_clock && !order_.types && order_.closed.empty() && !search.grouped();
+        bool reads_all = order_.by_clock && !order_.types && order_.closed.empty();
         const auto& levels = search.levels();
         for (auto at = levels.begin(); at != levels.end() && claimed_.size() < limit_;) {
             const Level& level = *at++;
             core::Place read_to;
             bool group_let_go = false;
-            while (!pass(level, read_to)) {
+            while (!pass(search, level, read_to)) {
                 group_let_go |= let_go();
                 over_.clear();
             }
-            reads_all &= !grouped_;
             if (reads_all && read_to > level.from)
                 wake::note_raise(order_.queue_id, level.priority, read_to, level.generation);
             // The next of their groups may have any priority.
@@ -234,38 +254,93 @@ private:
         bool grouped;
     };
 
-    // Claims from one level. False where something has to be ended first: over_. Else everything
-    // before read_to was read.
-    bool pass(const Level& level, core::Place& read_to) {
+    enum class Met {
+        claimed,
+        running,
+        waits,       // for others of its group: whoever ends the one before notes its spot
+        over,        // to be ended before others are claimed
+        passed_over, // not wanted here, or somebody else has it locked
+    };
+
+    // Claims from one level: its spots, then all from its bound on. False where something has to be
+    // ended first: over_. Else everything before read_to was read.
+    bool pass(const Search& search, const Level& level, core::Place& read_to) {
         read_to = {order_.due, 0};
         pg::FreshSnapshot snapshot;
-        Groups groups(jobs_, order_.queue_id);
+        Groups groups(jobs_, snapshot, order_.queue_id);
         LevelScan scan(jobs_, snapshot, order_.queue_id, level);
-        while (scan.next()) {
+        visit_spots(search, level, scan, groups);
+        scan.begin(order_.queue_id, level);
+        while (claimed_.size() < limit_ && scan.next()) {
             Tuple row = scan.row();
             if (row.timestamp(Column::run_at) > order_.due) {
                 next_due_ = std::min(next_due_, row.timestamp(Column::run_at));
                 break;
             }
-            if (!row.null(Column::lease_until)) {
-                meet_running(row);
-            } else if (wanted(row)) {
-                if (expired(row))
-                    end(row, Over::Why::expired);
-                else if (!over_.empty())
-                    break;
-                else if (row.null(Column::group_key) || groups.take(snapshot, row))
-                    lease(row);
-            }
-            grouped_ |= !row.null(Column::group_key);
-            if (claimed_.size() == limit_) {
-                read_to = place_of(row);
+            bool to_be_ended = !over_.empty();
+            if (visit(row, groups, false) != Met::over && to_be_ended)
                 break;
-            }
             if (over_.size() == most_over)
                 break;
+            if (claimed_.size() == limit_)
+                read_to = place_of(row);
         }
         return over_.empty();
+    }
+
+    void visit_spots(const Search& search, const Level& level, LevelScan& scan, Groups& groups) {
+        struct Spot {
+            core::Place place;
+            std::optional<uint64> stamp; // none: this transaction noted it
+        };
+        std::vector<Spot> spots;
+        auto add = [&](int32 priority, core::Place place, std::optional<uint64> stamp) {
+            if (priority == level.priority && place < level.from && place.run_at <= order_.due)
+                spots.push_back({place, stamp});
+        };
+        for (const auto& spot : search.spots())
+            add(spot.priority, spot.place, spot.stamp);
+        for (const auto& spot : wake::own_spots())
+            if (spot.queue == order_.queue_id)
+                add(spot.priority, spot.place, {});
+        std::sort(spots.begin(), spots.end(),
+                  [](const Spot& a, const Spot& b) { return a.place < b.place; });
+        for (const Spot& spot : spots) {
+            if (claimed_.size() == limit_ || !over_.empty())
+                return;
+            scan.begin(order_.queue_id, {level.priority, spot.place, {}, 0});
+            if (scan.next() && place_of(scan.row()) == spot.place) {
+                auto met = visit(scan.row(), groups, true);
+                if (met == Met::over || met == Met::passed_over)
+                    continue;
+            }
+            if (spot.stamp)
+                wake::note_dropped(order_.queue_id, *spot.stamp);
+            else
+                wake::drop_own_spot(order_.queue_id, spot.place);
+        }
+    }
+
+    Met visit(const Tuple& row, Groups& groups, bool spot) {
+        if (!row.null(Column::lease_until))
+            return meet_running(row) ? Met::over : Met::running;
+        if (!wanted(row))
+            return Met::passed_over;
+        if (expired(row))
+            return end(row, Over::Why::expired) ? Met::over : Met::passed_over;
+        if (!over_.empty()) // that first
+            return Met::passed_over;
+        if (!row.null(Column::group_key)) {
+            auto turn = groups.of(row, spot);
+            if (turn == Groups::Turn::later)
+                return Met::waits;
+            if (turn == Groups::Turn::contended) {
+                // Nobody would say so if it is not claimed after all.
+                wake::note_spot(order_.queue_id, {}, row.int2(Column::priority), place_of(row));
+                return Met::passed_over;
+            }
+        }
+        return lease(row) ? Met::claimed : Met::passed_over;
     }
 
     bool wanted(const Tuple& row) const {
@@ -282,32 +357,36 @@ private:
                row.timestamp(Column::expires_at) <= std::min(order_.due, now_);
     }
 
-    void meet_running(const Tuple& row) {
+    // Whether the attempt is to be ended.
+    bool meet_running(const Tuple& row) {
         TimestampTz until = row.timestamp(Column::lease_until);
         bool delivery = row.boolean(Column::delivery);
         if (delivery && order_.in_hand) {
             if (!row.written_by_us() &&
                 !order_.in_hand(row.uuid(Column::id), row.int4(Column::attempt)))
-                end(row, Over::Why::not_in_hand);
+                return end(row, Over::Why::not_in_hand);
         } else if (until <= now_) {
-            end(row, Over::Why::lease_over);
+            return end(row, Over::Why::lease_over);
         } else {
             lease_end_ = std::min(lease_end_, until);
         }
+        return false;
     }
 
-    void end(const Tuple& row, Over::Why why) {
+    // False: that was tried before.
+    bool end(const Tuple& row, Over::Why why) {
         core::Uuid id = row.uuid(Column::id);
         if (!tried_.insert(id).second)
-            return;
+            return false;
         core::Place place = place_of(row);
         first_ = std::min(first_.value_or(place), place);
         over_.push_back({id, row.int4(Column::attempt), why, !row.null(Column::group_key)});
+        return true;
     }
 
-    void lease(const Tuple& row) {
+    // False: somebody else has it locked, or has changed it.
+    bool lease(const Tuple& row) {
         core::Place place = place_of(row);
-        bool grouped = !row.null(Column::group_key);
         int32 attempt = row.int4(Column::attempt) + 1;
         auto leased = jobs_.update(
             row, {{Column::lease_until, pg::timestamp_param(order_.lease_until)},
@@ -320,12 +399,12 @@ private:
                   {Column::running_group, row.param(Column::group_key, TEXTOID)},
                   {Column::worker, pg::text_param(order_.worker)}});
         if (!leased)
-            return;
-        grouped_ |= grouped;
+            return false;
         first_ = std::min(first_.value_or(place), place);
         lease_end_ = std::min(lease_end_, order_.lease_until);
         durable_at_ = std::max(durable_at_, row.durable_at());
         claimed_.push_back({*leased, row.uuid(Column::id), attempt});
+        return true;
     }
 
     // Ends what is over. Whether that may have let go the next job of a group.
@@ -363,7 +442,7 @@ private:
     TimestampTz lease_end_ = DT_NOEND; // the first of those that were met
     XLogRecPtr durable_at_ = InvalidXLogRecPtr;
     TimestampTz next_due_ = DT_NOEND;
-    bool grouped_ = false, blocked_ = false;
+    bool blocked_ = false;
 };
 
 } // namespace
@@ -376,16 +455,25 @@ bool has_due(int32 queue_id, TimestampTz now) {
     Table jobs("job", Table::For::reading);
     Search search(jobs, queue_id);
     pg::FreshSnapshot snapshot;
-    bool due = std::any_of(search.levels().begin(), search.levels().end(), [&](const Level& level) {
-        LevelScan scan(jobs, snapshot, queue_id, level);
-        while (scan.next() && scan.row().timestamp(Column::run_at) <= now)
-            if (scan.row().null(Column::lease_until) ||
-                scan.row().timestamp(Column::lease_until) <= now)
-                return true;
-        return false;
-    });
+    auto due = [&](const Tuple& row) {
+        return row.timestamp(Column::run_at) <= now &&
+               (row.null(Column::lease_until) || row.timestamp(Column::lease_until) <= now);
+    };
+    bool found = std::any_of(
+        search.spots().begin(), search.spots().end(), [&](const core::QueueBounds::Spot& spot) {
+            LevelScan scan(jobs, snapshot, queue_id, {spot.priority, spot.place, {}, 0});
+            return scan.next() && place_of(scan.row()) == spot.place && due(scan.row());
+        });
+    found = found ||
+            std::any_of(search.levels().begin(), search.levels().end(), [&](const Level& level) {
+                LevelScan scan(jobs, snapshot, queue_id, level);
+                while (scan.next() && scan.row().timestamp(Column::run_at) <= now)
+                    if (due(scan.row()))
+                        return true;
+                return false;
+            });
     search.keep();
-    return due;
+    return found;
 }
 
 std::optional<TimestampTz> next_due(int32 queue_id, TimestampTz after) {

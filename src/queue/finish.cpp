@@ -246,6 +246,43 @@ pg::Tuple finished_row(pg::Table& finished, const pg::Tuple& job, const Completi
     return finished.make(row);
 }
 
+// A job of a group has ended.
+struct Turn {
+    int32 queue_id;
+    std::string queue, group;
+    int64 seq;
+};
+
+// Says whose turn it is now in these groups. Claims have passed over those that waited.
+void note_turns(const pg::Table& jobs, std::span<const Turn> turns) {
+    using Column = JobColumn;
+    using pg::Key;
+    if (turns.empty())
+        return;
+    TimestampTz now = pg::clock();
+    pg::FreshSnapshot snapshot;
+    std::optional<pg::Scan> scan;
+    for (const Turn& turn : turns) {
+        Key keys[] = {{1, Key::Is::equal, pg::param(turn.queue_id)},
+                      {2, Key::Is::equal, pg::param(std::string_view(turn.group))},
+                      {3, Key::Is::after, pg::param(turn.seq)}};
+        if (scan)
+            scan->start(keys);
+        else
+            scan.emplace(jobs, "job_group", snapshot, keys);
+        wake::note_room(turn.queue_id, turn.queue);
+        if (!scan->next() || !scan->row().null(Column::lease_until))
+            continue;
+        pg::Tuple next = scan->row();
+        core::Place place{next.timestamp(Column::run_at), next.int8(Column::seq)};
+        int32 priority = next.int2(Column::priority);
+        if (place.run_at <= now)
+            wake::note_spot(turn.queue_id, turn.queue, priority, place);
+        else
+            wake::note(turn.queue_id, turn.queue, {.priority = priority, .place = place});
+    }
+}
+
 void forget_attempts(std::span<const core::Uuid> ids) {
     static pg::Statement forget(
         "DELETE FROM jobq.attempt AS a USING unnest($1::uuid[]) AS t (id) WHERE a.job_id = t.id");
@@ -273,6 +310,7 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
     std::vector<pg::Tuple> kept;
     std::vector<core::Uuid> forgotten;
     std::vector<QueueRow> queues;
+    std::vector<Turn> turns;
     auto queue_of = [&](int32 id) -> const QueueRow& {
         for (const QueueRow& queue : queues)
             if (queue.id == id)
@@ -302,7 +340,10 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
             if (row.null(Column::lease_until) || row.int4(Column::attempt) != item->attempt)
                 break;
             const QueueRow& queue = queue_of(row.int4(Column::queue_id));
-            bool let_go = !row.null(Column::group_key) || queue.max_running;
+            std::optional<Turn> turn;
+            if (!row.null(Column::group_key))
+                turn = {queue.id, std::string(queue.name), std::string(row.text(Column::group_key)),
+                        row.int8(Column::seq)};
             std::optional<pg::Tuple> keep;
             if (queue.keeps)
                 keep = finished_row(finished, row, *item, now, completed);
@@ -320,7 +361,9 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
             else if (item->attempt > 1)
                 forgotten.push_back(item->id);
             // A group or a limit had held others back.
-            if (let_go)
+            if (turn)
+                turns.push_back(std::move(*turn));
+            else if (queue.max_running)
                 wake::note_room(queue.id, queue.name);
             break;
         }
@@ -331,6 +374,7 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
         finished.insert(kept);
     if (!forgotten.empty())
         forget_attempts(forgotten);
+    note_turns(jobs, turns);
     return ended;
 }
 
@@ -342,7 +386,7 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
                   coalesce((q.types -> j.type ->> 'retry_longest')::interval, q.retry_longest),
                   coalesce((q.types -> j.type ->> 'retry_factor')::float8, q.retry_factor),
                   coalesce((q.types -> j.type ->> 'retry_jitter')::float8, q.retry_jitter),
-                  j.priority::int, j.group_key IS NOT NULL
+                  j.priority::int, j.group_key, j.seq
         FROM (SELECT DISTINCT ON (u.id, u.attempt) * FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY AS u (id, attempt, n)) AS t,
              jobq.job AS j, jobq.queue AS q
         WHERE j.id = t.id AND j.attempt = t.attempt AND j.lease_until IS NOT NULL AND q.id = j.queue_id)");
@@ -372,6 +416,7 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
 
     std::vector<Ended> ended;
     std::vector<Last> tried, dead, superseded;
+    std::vector<Turn> turns;
     pg::ArrayBuilder again_ids(UUIDOID, candidates.size()),
         again_failures(INT4OID, candidates.size()), again_at(TIMESTAMPTZOID, candidates.size());
     int32 woken = 0;
@@ -399,6 +444,9 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
             woken = row.int4(4);
             wake::note_room(woken, row.text(5));
         }
+        if ((dies || key == Key::taken) && !row.null(15))
+            turns.push_back(
+                {row.int4(4), std::string(row.text(5)), std::string(row.text(15)), row.int8(16)});
         if (dies) {
             dead.push_back(std::move(last));
             ended.push_back({.id = item.id, .attempt = item.attempt, .dead = true});
@@ -412,9 +460,11 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
             again_ids.add(pg::param(item.id));
             again_failures.add(pg::param(failures));
             again_at.add(pg::timestamp_param(run_at));
-            wake::note(
-                row.int4(4), row.text(5),
-                {.priority = row.int4(14), .place = {run_at, 0}, .grouped = row.boolean(15)});
+            core::Place place{run_at, row.int8(16)};
+            if (run_at <= pg::clock())
+                wake::note_spot(row.int4(4), row.text(5), row.int4(14), place);
+            else
+                wake::note(row.int4(4), row.text(5), {.priority = row.int4(14), .place = place});
             tried.push_back(std::move(last));
             ended.push_back(
                 {.id = item.id, .attempt = item.attempt, .waits = true, .run_at = run_at});
@@ -428,6 +478,8 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
         bury(spi, dead);
     if (!superseded.empty())
         retire(spi, superseded, "cancelled");
+    if (!turns.empty())
+        note_turns(pg::Table("job", pg::Table::For::reading), turns);
     return ended;
 }
 
@@ -466,7 +518,9 @@ Failure interrupted(const core::Uuid& id, int32 attempt) {
 std::size_t expire(const pg::Spi& spi, std::span<const core::Uuid> ids) {
     // Seen as they are since they were locked: another claim may have been quicker.
     static pg::Statement waiting(R"(
-        SELECT j.id, j.attempt, j.failures::int FROM jobq.job AS j WHERE j.id = ANY ($1) AND j.lease_until IS NULL)");
+        SELECT j.id, j.attempt, j.failures::int, j.queue_id, q.name, j.group_key, j.seq
+        FROM jobq.job AS j JOIN jobq.queue AS q ON q.id = j.queue_id
+        WHERE j.id = ANY ($1) AND j.lease_until IS NULL)");
     if (ids.empty())
         return 0;
     pg::ArrayBuilder wanted(UUIDOID, ids.size());
@@ -477,9 +531,16 @@ std::size_t expire(const pg::Spi& spi, std::span<const core::Uuid> ids) {
     for (const auto& id : locked)
         held.add(pg::param(id));
     std::vector<Last> items;
-    for (auto row : waiting.run(spi, {held.param()}))
+    std::vector<Turn> turns;
+    for (auto row : waiting.run(spi, {held.param()})) {
         items.push_back({.id = row.uuid(1), .attempt = row.int4(2), .failures = row.int4(3)});
+        if (auto group = row.maybe_text(6))
+            turns.push_back(
+                {row.int4(4), std::string(row.text(5)), std::string(*group), row.int8(7)});
+    }
     retire(spi, items, "expired");
+    if (!turns.empty())
+        note_turns(pg::Table("job", pg::Table::For::reading), turns);
     return items.size();
 }
 

@@ -143,7 +143,7 @@ bool insert_one(const pg::Spi& spi, const PushSettings& s, std::optional<int32> 
 std::optional<core::Uuid> hold_waiting(const pg::Spi& spi, const PushSettings& s,
                                        const NewJob& job) {
     static pg::Statement hold(R"(
-        SELECT j.id, j.queue_id, j.priority::int, j.run_at, j.seq FROM jobq.job AS j, jobq.queue AS q
+        SELECT j.id, j.queue_id, j.priority::int, j.run_at, j.seq, j.group_key IS NOT NULL FROM jobq.job AS j, jobq.queue AS q
         WHERE q.name = $1 AND j.queue_id = q.id AND j.unique_key = $2 AND j.key_waits
         FOR KEY SHARE OF j)");
     auto rows = hold.run(spi, {pg::param(s.queue), pg::text_param(job.unique_key)});
@@ -152,6 +152,9 @@ std::optional<core::Uuid> hold_waiting(const pg::Spi& spi, const PushSettings& s
     auto row = rows[0];
     wake::note(row.int4(2), s.queue,
                {.priority = row.int4(3), .place = {row.timestamp(4), row.int8(5)}, .held = true});
+    // Another job of its group may have its turn then.
+    if (s.on_conflict == OnConflict::replace && row.boolean(6))
+        wake::note(row.int4(2), s.queue);
     return row.uuid(1);
 }
 
@@ -351,7 +354,6 @@ std::vector<core::Uuid> push(const PushSettings& settings, std::vector<NewJob> j
     wake::Arrival arrival{.priority = settings.priority, .place = {settings.run_at, 0}};
     for (const NewJob& job : jobs) {
         arrival.place.run_at = std::min(arrival.place.run_at, job.run_at.value_or(settings.run_at));
-        arrival.grouped |= job.group_key.has_value();
     }
     wake::note(queue.id, queue.name, arrival);
     return ids;

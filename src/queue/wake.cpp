@@ -19,6 +19,9 @@ constexpr std::size_t most_queues = 32;
 
 constexpr std::size_t most_raises = 32;
 
+// What is over that is noted less exactly, or looked at again.
+constexpr std::size_t most_spots = 512;
+
 // Nest levels are those of GetCurrentTransactionNestLevel(): 1 is the transaction itself, and 0
 // here means "not noted". An entry belongs to the outermost level that noted it.
 struct Noted {
@@ -26,7 +29,6 @@ struct Noted {
     int level;
     bool wakes;                      // else it is about the bounds only
     bool anything;                   // the bounds are to be forgotten
-    bool grouped;                    // a job of a group arrived
     std::array<int32, 4> priorities; // of what became claimable
     std::size_t size;
     core::Place low;                // its lowest place
@@ -41,16 +43,30 @@ struct Raise {
     uint64 generation;
 };
 
+struct Dropped {
+    int32 queue;
+    uint64 stamp;
+};
+
 struct Pending {
     std::array<Noted, most_queues> queues;
     std::size_t size;
     std::array<Raise, most_raises> raises;
     std::size_t raised;
+    std::array<OwnSpot, most_spots> spots;
+    std::size_t spotted;
+    std::array<Dropped, most_spots> drops;
+    std::size_t dropped;
     int overflow, settings, extension;
 
     std::span<Noted> noted() { return {queues.data(), size}; }
-    bool empty() const { return size == 0 && raised == 0 && overflow + settings + extension == 0; }
-    void clear() { size = raised = 0, overflow = settings = extension = 0; }
+    bool empty() const {
+        return size + raised + spotted + dropped == 0 && overflow + settings + extension == 0;
+    }
+    void clear() {
+        size = raised = spotted = dropped = 0;
+        overflow = settings = extension = 0;
+    }
 };
 
 Pending pending;
@@ -96,6 +112,23 @@ void before_commit() {
         Async_Notify(dispatcher_channel, "");
 }
 
+// Those of one queue at a time, in the order of their stamps.
+void drop_spots() noexcept {
+    auto* from = pending.drops.data();
+    auto* end = from + pending.dropped;
+    std::sort(from, end, [](const Dropped& a, const Dropped& b) {
+        return a.queue != b.queue ? a.queue < b.queue : a.stamp < b.stamp;
+    });
+    while (from != end) {
+        std::array<uint64, most_spots> stamps;
+        std::size_t n = 0;
+        int32 queue = from->queue;
+        for (; from != end && from->queue == queue; ++from)
+            stamps[n++] = from->stamp;
+        bounds::drop_spots(queue, {stamps.data(), n});
+    }
+}
+
 void move_bounds() noexcept {
     if (pending.overflow + pending.extension != 0)
         bounds::forget_all();
@@ -104,10 +137,11 @@ void move_bounds() noexcept {
             bounds::forget(noted.id);
         for (std::size_t i = 0; i < noted.size; ++i)
             bounds::note(noted.id, noted.priorities[i], noted.low);
-        if (noted.grouped)
-            bounds::note_group(noted.id);
         bounds::note_lease(noted.id, noted.lease_end);
     }
+    for (const OwnSpot& spot : own_spots())
+        bounds::note_spot(spot.queue, spot.priority, spot.place);
+    drop_spots();
     // After what this transaction noted itself, which they are not to go over.
     for (const Raise& raise : std::span(pending.raises.data(), pending.raised))
         bounds::raise(raise.queue, raise.priority, raise.to, raise.generation);
@@ -115,7 +149,7 @@ void move_bounds() noexcept {
 
 // Of the whole transaction, or of a part of it: lower than need be does no harm.
 void move_bounds_back() noexcept {
-    pending.raised = 0;
+    pending.raised = pending.dropped = 0;
     if (pending.overflow != 0)
         bounds::forget_all();
     for (const Noted& noted : pending.noted()) {
@@ -240,7 +274,6 @@ void note(int32 queue_id, std::string_view name, const Arrival& arrival) {
     Noted* noted = entry(queue_id, name);
     if (noted == nullptr)
         return;
-    noted->grouped |= arrival.grouped;
     noted->low = std::min(noted->low, arrival.place);
     if (arrival.held)
         noted->low_if_rolled_back = std::min(noted->low_if_rolled_back, arrival.place);
@@ -265,6 +298,33 @@ void note_room(int32 queue_id, std::string_view name) {
 void note_taken(int32 queue_id, core::Place first) {
     if (Noted* noted = entry(queue_id, {}))
         noted->low_if_rolled_back = std::min(noted->low_if_rolled_back, first);
+}
+
+void note_spot(int32 queue_id, std::string_view name, int32 priority, core::Place place) {
+    if (entry(queue_id, name) == nullptr)
+        return;
+    if (pending.spotted < most_spots)
+        pending.spots[pending.spotted++] = {queue_id, priority, place};
+    else
+        note(queue_id, name, {.priority = priority, .place = place});
+}
+
+void note_dropped(int32 queue_id, uint64 stamp) {
+    register_callbacks();
+    if (pending.dropped < most_spots)
+        pending.drops[pending.dropped++] = {queue_id, stamp};
+}
+
+std::span<const OwnSpot> own_spots() {
+    return {pending.spots.data(), pending.spotted};
+}
+
+void drop_own_spot(int32 queue_id, core::Place place) {
+    auto* end = pending.spots.data() + pending.spotted;
+    auto* left = std::remove_if(pending.spots.data(), end, [&](const OwnSpot& spot) {
+        return spot.queue == queue_id && spot.place == place;
+    });
+    pending.spotted = static_cast<std::size_t>(left - pending.spots.data());
 }
 
 void note_lease(int32 queue_id, TimestampTz until) {

@@ -40,7 +40,6 @@ struct Wakeup {
 struct Arrival {
     int32 priority;
     core::Place place;
-    bool grouped = false;
     bool held = false; // it could be before too, but for a lock that a rollback lets go as well
 };
 // Error (of all five): out of memory, at most once in a process.
@@ -49,6 +48,12 @@ void note(int32 queue_id, std::string_view name, const Arrival& arrival);
 void note(int32 queue_id, std::string_view name);
 // A job of the queue ended, which may let go others that its group or a limit held back.
 void note_room(int32 queue_id, std::string_view name);
+// The turn of one job of a group has come, at exactly this place.
+void note_spot(int32 queue_id, std::string_view name, int32 priority, core::Place place);
+// This transaction's claims have dealt with a spot: one that they saw, by its stamp; or one that
+// the transaction noted itself.
+void note_dropped(int32 queue_id, uint64 stamp);
+void drop_own_spot(int32 queue_id, core::Place place);
 // Jobs that this transaction takes, the first of them at this place: to be had again if it is
 // rolled back.
 void note_taken(int32 queue_id, core::Place first);
@@ -66,6 +71,11 @@ struct Own {
     core::Place low = core::last_place;
 };
 Own own(int32 queue_id);
+struct OwnSpot {
+    int32 queue, priority;
+    core::Place place;
+};
+std::span<const OwnSpot> own_spots(); // of all queues
 
 // The way to the dispatcher, installed once a process where the library is preloaded.
 struct Listener {

@@ -14,7 +14,7 @@ END $$;
 
 CREATE TABLE jobq.endpoint (
     id int PRIMARY KEY,
-    name text NOT NULL UNIQUE,
+    name text COLLATE "C" NOT NULL UNIQUE,
     url text NOT NULL,
     headers jsonb NOT NULL DEFAULT '{}',
     max_in_flight int NOT NULL DEFAULT 50,
@@ -40,7 +40,7 @@ COMMENT ON FUNCTION jobq.this_database() IS 'What tells this database from any o
 
 CREATE TABLE jobq.queue (
     id int PRIMARY KEY,
-    name text NOT NULL UNIQUE,
+    name text COLLATE "C" NOT NULL UNIQUE,
     endpoint_id int,
     paused boolean NOT NULL DEFAULT false,
     max_attempts int NOT NULL DEFAULT 25,

@@ -13,7 +13,8 @@ CREATE TYPE jobq.job_state AS ENUM ('queued', 'running', 'completed', 'dead', 'c
 -- The order of pushes. Not cached: a cached value could be older than another session's newer one.
 CREATE SEQUENCE jobq.push_order CACHE 1;
 
--- The columns are known to src/queue/job_row.hpp by their order.
+-- The columns are known to src/queue/job_row.hpp by their order. What is indexed is compared by its bytes:
+-- quicker, and the same after an upgrade of the system's locales.
 CREATE TABLE jobq.job (
     id uuid NOT NULL,
     seq bigint NOT NULL,
@@ -32,11 +33,11 @@ CREATE TABLE jobq.job (
     delivery boolean,
     limited boolean,
     type text,
-    group_key text,
-    running_group text,
-    unique_key text,
+    group_key text COLLATE "C",
+    running_group text COLLATE "C",
+    unique_key text COLLATE "C",
     pushed_by text NOT NULL,
-    worker text,
+    worker text COLLATE "C",
     note text,
     content_type text,
     headers jsonb,

@@ -303,13 +303,16 @@ DECLARE
     job record;
 BEGIN
     LOCK TABLE jobq.job IN ROW EXCLUSIVE MODE; -- see drop_queue
-    SELECT q.id AS queue_id, q.name AS queue, j.run_at, j.seq INTO job
+    SELECT q.id AS queue_id, q.name AS queue, j.run_at, j.seq, j.group_key INTO job
         FROM jobq.job AS j JOIN jobq.queue AS q ON q.id = j.queue_id
         WHERE j.id = cancel.id FOR UPDATE OF j;
     IF NOT FOUND THEN
         PERFORM jobq.no_such_job(id);
     END IF;
     PERFORM jobq.wake_taken(job.queue_id, job.queue, job.run_at, job.seq);
+    IF job.group_key IS NOT NULL THEN
+        PERFORM jobq.wake(job.queue_id, job.queue); -- the next of its group may have been passed over
+    END IF;
     PERFORM jobq.end_job(id, 'cancelled', 'cancelled', NULL);
 END $$;
 COMMENT ON FUNCTION jobq.cancel IS

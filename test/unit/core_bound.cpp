@@ -1,3 +1,5 @@
+#include <vector>
+
 #include <doctest/doctest.h>
 
 #include "core/bound.hpp"
@@ -12,7 +14,7 @@ constexpr int normal = 0, high = -1;
 QueueBounds known() {
     QueueBounds bounds;
     const std::int32_t priorities[] = {normal};
-    bounds.found(priorities, false, bounds.changes());
+    bounds.found(priorities, bounds.changes());
     return bounds;
 }
 
@@ -102,7 +104,7 @@ TEST_CASE("a search that something overtook does not count as complete") {
     auto seen = bounds.changes();
     bounds.forget();
     const std::int32_t priorities[] = {normal};
-    bounds.found(priorities, false, seen);
+    bounds.found(priorities, seen);
     CHECK_FALSE(bounds.complete());
 }
 
@@ -118,16 +120,88 @@ TEST_CASE("a raise from before a forget changes nothing") {
     auto seen = generation(bounds);
     bounds.forget();
     const std::int32_t priorities[] = {normal};
-    bounds.found(priorities, false, bounds.changes());
+    bounds.found(priorities, bounds.changes());
     bounds.raise(normal, {100, 7}, seen);
     CHECK(from(bounds, normal) == first_place);
 }
 
-TEST_CASE("a group noted or found is remembered until it is forgotten") {
+namespace {
+
+// What a claim that looked at all spots drops.
+std::vector<std::uint64_t> stamps(const QueueBounds& bounds) {
+    std::vector<std::uint64_t> out;
+    for (const auto& spot : bounds.spots())
+        out.push_back(spot.stamp);
+    return out;
+}
+
+} // namespace
+
+TEST_CASE("a spot is looked at by itself, and the bound stays") {
     auto bounds = known();
-    CHECK_FALSE(bounds.grouped());
-    bounds.note_group();
-    CHECK(bounds.grouped());
+    bounds.raise(normal, {100, 7}, generation(bounds));
+    bounds.note_spot(normal, {50, 3});
+    CHECK(from(bounds, normal) == Place{100, 7});
+    REQUIRE(bounds.spots().size() == 1);
+    CHECK(bounds.spots()[0].priority == normal);
+    CHECK(bounds.spots()[0].place == Place{50, 3});
+}
+
+TEST_CASE("a spot that a claim has dealt with is dropped") {
+    auto bounds = known();
+    bounds.note_spot(normal, {50, 3});
+    bounds.note_spot(normal, {60, 4});
+    bounds.drop_spots(stamps(bounds));
+    CHECK(bounds.spots().empty());
+}
+
+TEST_CASE("a spot that was noted again after a claim's snapshot is not dropped by it") {
+    auto bounds = known();
+    bounds.note_spot(normal, {50, 3});
+    auto seen = stamps(bounds); // then the claim takes its snapshot
+    bounds.note_spot(normal, {50, 3});
+    bounds.drop_spots(seen);
+    REQUIRE(bounds.spots().size() == 1);
+    CHECK(bounds.spots()[0].place == Place{50, 3});
+}
+
+TEST_CASE("a raise does not lose a spot noted since the claim's snapshot") {
+    auto bounds = known();
+    auto seen = generation(bounds);
+    bounds.note_spot(normal, {50, 1});
+    bounds.raise(normal, {100, 7}, seen);
+    CHECK(from(bounds, normal) == Place{100, 7});
+    CHECK(bounds.spots().size() == 1);
+}
+
+TEST_CASE("a spot for which there is no room lowers the bound") {
+    auto bounds = known();
+    bounds.raise(normal, {1000, 7}, generation(bounds));
+    for (std::size_t i = 0; i < QueueBounds::most_spots; ++i)
+        bounds.note_spot(normal, {100, static_cast<std::int64_t>(i)});
+    CHECK(from(bounds, normal) == Place{1000, 7});
+    bounds.note_spot(normal, {50, 1});
+    CHECK(from(bounds, normal) == Place{50, 1});
+}
+
+TEST_CASE("a spot of a priority that is not known becomes a level") {
+    auto bounds = known();
+    bounds.note_spot(high, {50, 1});
+    CHECK(bounds.spots().empty());
+    CHECK(from(bounds, high) == Place{50, 1});
+}
+
+TEST_CASE("a copy has the spots too") {
+    auto bounds = known();
+    bounds.note_spot(normal, {50, 3});
+    QueueBounds copy = bounds;
+    CHECK(stamps(copy) == stamps(bounds));
+    CHECK(copy.complete());
+}
+
+TEST_CASE("with the rest the spots are forgotten") {
+    auto bounds = known();
+    bounds.note_spot(normal, {50, 3});
     bounds.forget();
-    CHECK_FALSE(bounds.grouped());
+    CHECK(bounds.spots().empty());
 }
