@@ -83,6 +83,20 @@ RESET jobq.max_payload;
 SELECT test.refused($$SELECT jobq.push_bytes('push', decode(repeat('00', 1024 * 1024 + 1), 'hex'))$$);
 SELECT jobq.push_bytes('push', decode(repeat('00', 1024 * 1024), 'hex')) AS id \gset
 SELECT length(body) FROM jobq.job(:'id');
+-- Nor that its text is longer than what is stored: the text is what is sent and pulled.
+SELECT test.refused($$SELECT jobq.push('push', (SELECT jsonb_agg(1e131000) FROM generate_series(1, 9000)))$$);
+CREATE FUNCTION test.fits(payload jsonb, bytes int) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM set_config('jobq.max_payload', bytes::text, true);
+    PERFORM jobq.push('push', payload);
+    RETURN true;
+EXCEPTION WHEN program_limit_exceeded THEN
+    RETURN false;
+END $$;
+SELECT left(v::text, 20), test.fits(v, octet_length(v::text)) AS fits, test.fits(v, octet_length(v::text) - 1) AS fits_in_less
+FROM (VALUES ('1e1000'::jsonb), ('-1e-300'), ('[1e300, 2, [1e300, true, [], {}]]'), ('{"a": {"b": [1e300], "c": null}, "d": false}'),
+             (to_jsonb(repeat(E'\x01', 100))), (jsonb_build_array(repeat(E'"\\\b\f\n\r\t\x1f', 20), 'ü'))) AS t (v);
+DROP FUNCTION test.fits;
 
 -- push_bytes: any bytes, and what they are.
 SELECT jobq.push_bytes('push', '\x00ff0a') AS a, jobq.push_bytes('push', '', 'image/png; x="y"', type => 'empty', priority => 2, group_key => 'g2') AS b \gset

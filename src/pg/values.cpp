@@ -142,6 +142,11 @@ std::chrono::microseconds length_of(Datum interval) {
 std::string_view to_utf8(std::string_view text) {
     if (GetDatabaseEncoding() == PG_UTF8)
         return text;
+    if (GetDatabaseEncoding() == PG_SQL_ASCII && !core::valid_utf8(text)) {
+        std::string valid = core::printable(text);
+        return guarded(
+            [&] { return std::string_view(pnstrdup(valid.data(), valid.size()), valid.size()); });
+    }
     return guarded([&] {
         char* converted = pg_server_to_any(text.data(), static_cast<int>(text.size()), PG_UTF8);
         if (converted == text.data())
@@ -185,6 +190,62 @@ std::string_view json_text(Datum jsonb) {
     return guarded([&] {
         Jsonb* value = DatumGetJsonbP(jsonb);
         return std::string_view(JsonbToCString(nullptr, &value->root, VARSIZE(value)));
+    });
+}
+
+namespace {
+
+// Of a string as JSON, in its quotes.
+std::size_t quoted_size(const char* text, int length) {
+    std::size_t size = 2 + static_cast<std::size_t>(length);
+    for (int i = 0; i < length; ++i)
+        if (text[i] == '"' || text[i] == '\\' || std::strchr("\b\f\n\r\t", text[i]) != nullptr)
+            size += 1;
+        else if (static_cast<unsigned char>(text[i]) < ' ')
+            size += 5;
+    return size;
+}
+
+// Called guarded.
+std::size_t scalar_size(const JsonbValue& value) {
+    switch (value.type) {
+    case jbvString:
+        return quoted_size(value.val.string.val, value.val.string.len);
+    case jbvNumeric: {
+        char* text =
+            DatumGetCString(DirectFunctionCall1(numeric_out, NumericGetDatum(value.val.numeric)));
+        std::size_t size = std::strlen(text);
+        pfree(text);
+        return size;
+    }
+    case jbvBool:
+        return value.val.boolean ? 4 : 5;
+    default:
+        return 4;
+    }
+}
+
+} // namespace
+
+std::size_t json_text_size(Datum jsonb, std::size_t most) {
+    return guarded([&] {
+        Jsonb* root = DatumGetJsonbP(jsonb);
+        JsonbIterator* iterator = JsonbIteratorInit(&root->root);
+        JsonbValue value;
+        JsonbIteratorToken token;
+        std::size_t size = 0;
+        bool first = true; // nothing before it that a ", " would part it from
+        while (size <= most && (token = JsonbIteratorNext(&iterator, &value, false)) != WJB_DONE) {
+            bool begins = token == WJB_BEGIN_ARRAY || token == WJB_BEGIN_OBJECT;
+            bool ends = token == WJB_END_ARRAY || token == WJB_END_OBJECT;
+            size += first || ends ? 0 : 2;
+            if (begins)
+                size += token == WJB_BEGIN_ARRAY && value.val.array.rawScalar ? 0 : 2;
+            else if (!ends)
+                size += scalar_size(value) + (token == WJB_KEY ? 2 : 0);
+            first = begins || token == WJB_KEY;
+        }
+        return size;
     });
 }
 

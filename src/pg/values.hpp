@@ -93,7 +93,8 @@ inline TimestampTz timestamp_of(std::chrono::microseconds unix) {
     return (unix - postgres_epoch).count();
 }
 
-// Text of the database as UTF-8, which is what goes out.
+// Text of the database as UTF-8, which is what goes out. Where the database knows no encoding, what
+// is not UTF-8 is replaced.
 std::string_view to_utf8(std::string_view text);
 
 // Text from outside, in UTF-8 if it keeps to the rules, as text of the database: what is not valid,
@@ -105,6 +106,9 @@ std::optional<Datum> try_jsonb(std::string_view text);
 
 // The text form of a jsonb value.
 std::string_view json_text(Datum jsonb);
+// How long that is. A number of a few bytes can have 147,000 digits, so what is longer than `most`
+// is not looked at to its end: then something over `most`.
+std::size_t json_text_size(Datum jsonb, std::size_t most);
 
 // One key of a JSON object, with the scalars as text; arrays and objects as JSON text.
 struct JsonField {

@@ -2,6 +2,7 @@
 
 extern "C" {
 #include "pgstat.h"
+#include "storage/lwlock.h"
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 }
@@ -53,6 +54,14 @@ void Transaction::commit() {
 Transaction::~Transaction() {
     if (open_ && !detail::run([](void*) { AbortCurrentTransaction(); }, nullptr))
         FlushErrorState();
+}
+
+void recover() {
+    guarded([] {
+        AbortCurrentTransaction();
+        LWLockReleaseAll();
+        pgstat_report_wait_end();
+    });
 }
 
 AsRole::AsRole(Oid role) {

@@ -28,7 +28,8 @@ private:
 };
 
 // What f returns, or nothing where PostgreSQL refused it (class 22 data exceptions, 54 program
-// limits): its effects are rolled back. Other errors, such as a cancel, go on.
+// limits, no conversion between two encodings): its effects are rolled back. Other errors, such as
+// a cancel, go on.
 template <class F>
 auto attempt(F&& f) -> std::optional<std::invoke_result_t<F>> {
     Subtransaction sub;
@@ -38,7 +39,8 @@ auto attempt(F&& f) -> std::optional<std::invoke_result_t<F>> {
         return result;
     } catch (const Error& error) {
         auto category = ERRCODE_TO_CATEGORY(error.sqlstate);
-        if (category != ERRCODE_DATA_EXCEPTION && category != ERRCODE_PROGRAM_LIMIT_EXCEEDED)
+        if (category != ERRCODE_DATA_EXCEPTION && category != ERRCODE_PROGRAM_LIMIT_EXCEEDED &&
+            error.sqlstate != ERRCODE_UNDEFINED_FUNCTION)
             throw;
         return std::nullopt;
     }
@@ -56,6 +58,10 @@ public:
 private:
     bool open_ = true;
 };
+
+// What an error may have left behind in a background worker, as the error handlers of PostgreSQL's
+// own workers clean it up. Outside of any Transaction.
+void recover();
 
 // Acts as another role until the end of the scope. An abort gives the role back too.
 class AsRole {

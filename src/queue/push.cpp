@@ -61,6 +61,11 @@ void check(const PushSettings& settings, const NewJob& job) {
         throw Error(ERRCODE_PROGRAM_LIMIT_EXCEEDED,
                     fmt::format("payload of {} bytes is over the limit of {} bytes", size, limit))
             .with_hint("Store it elsewhere and push a reference, or raise jobq.max_payload.");
+    // What is sent and pulled is its text, which can be much longer.
+    if (!settings.content_type && pg::json_text_size(*job.payload, limit) > limit)
+        throw Error(ERRCODE_PROGRAM_LIMIT_EXCEEDED,
+                    fmt::format("payload is over the limit of {} bytes as text", limit))
+            .with_hint("Store it elsewhere and push a reference, or raise jobq.max_payload.");
     check_label("type", job.type);
     check_size("group_key", job.group_key, max_key_bytes);
     check_size("unique_key", job.unique_key, max_key_bytes);

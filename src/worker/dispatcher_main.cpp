@@ -22,7 +22,6 @@ extern "C" {
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "storage/lwlock.h"
 #include "tcop/tcopprot.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
@@ -162,16 +161,6 @@ int read_notifications() {
     notifications = 0;
     guarded([] { ProcessNotifyInterrupt(false); });
     return notifications;
-}
-
-// What an error may have left behind, as the error handlers of PostgreSQL's own workers clean it
-// up.
-void recover() {
-    guarded([] {
-        AbortCurrentTransaction();
-        LWLockReleaseAll();
-        pgstat_report_wait_end();
-    });
 }
 
 // The one place that sleeps: latch, postmaster, and the deliveries' sockets.
@@ -330,7 +319,7 @@ bool Dispatcher::checked(TimestampTz now) {
 }
 
 void Dispatcher::failed(int sqlstate, const std::string& what) {
-    recover();
+    pg::recover();
     bool locked_out = sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
     bool logged = std::exchange(locked_out_, locked_out) && locked_out;
     TimestampTz delay = std::min(first_retry << std::min(errors_, 16),
@@ -355,7 +344,7 @@ void Dispatcher::give_back() {
         deliveries_.give_back();
     } catch (const std::exception& error) {
         // Their leases run out, or the next dispatcher takes them up.
-        recover();
+        pg::recover();
         guarded([&] {
             ereport(LOG, errmsg("jobq dispatcher: could not give back its jobs: %s", error.what()));
         });
