@@ -190,3 +190,26 @@ SELECT jobq.alter_queue('finish', options => '{"keep": null}');
 UPDATE jobq.finished SET finished_at = '2000-01-01' WHERE queue_id = (SELECT id FROM jobq.queue WHERE name = 'finish');
 SELECT jobq.maintain() >= 0 AS maintained;
 SELECT count(*) > 0 AS for_ever FROM jobq.jobs WHERE queue = 'finish' AND finished_at < '2001-01-01';
+
+-- Each queue's own keep.
+SELECT jobq.create_queue('finish_long', keep => '30 days'), jobq.create_queue('finish_short', keep => '1 h');
+SELECT count(*) FROM jobq.push_many('finish_long', '{1, 2}');
+SELECT count(*) FROM jobq.push_many('finish_short', '{1, 2, 3}');
+SELECT count(jobq.complete(id, attempt)) FROM jobq.pull_any('{finish_long, finish_short}', 10);
+UPDATE jobq.finished SET finished_at = finished_at - CASE payload WHEN '1' THEN interval '40 days' WHEN '2' THEN interval '20 days' ELSE '0' END
+WHERE queue_id IN (SELECT id FROM jobq.queue WHERE name IN ('finish_long', 'finish_short'));
+SELECT jobq.maintain() >= 3 AS deleted;
+SELECT queue, payload FROM jobq.jobs WHERE queue IN ('finish_long', 'finish_short') ORDER BY 1, 2;
+-- Without a look at what others keep for longer.
+CREATE FUNCTION test.rows_read() RETURNS bigint LANGUAGE sql AS
+    $$ SELECT sum(pg_stat_get_xact_tuples_returned(indexrelid))::bigint FROM pg_index WHERE indrelid = 'jobq.finished'::regclass $$;
+SELECT count(*) FROM jobq.push_many('finish_long', (SELECT array_agg(to_jsonb(n)) FROM generate_series(1, 500) AS n));
+SELECT count(jobq.complete(id, attempt)) FROM jobq.pull('finish_long', 500);
+SELECT jobq.alter_queue('finish_short', keep => '0');
+UPDATE jobq.finished SET finished_at = finished_at - interval '2 days' WHERE queue_id IN (SELECT id FROM jobq.queue WHERE name = 'finish_long');
+BEGIN;
+SELECT test.rows_read() AS before \gset
+SELECT jobq.maintain() >= 0 AS deleted;
+SELECT test.rows_read() - :before < 100 AS few_read;
+COMMIT;
+DROP FUNCTION test.rows_read;

@@ -547,9 +547,10 @@ std::size_t expire(const pg::Spi& spi, std::span<const core::Uuid> ids) {
 std::size_t delete_old(const pg::Spi& spi, int64 limit) {
     static pg::Statement remove(R"(
         WITH old AS MATERIALIZED (
-            SELECT f.id FROM jobq.finished AS f JOIN jobq.queue AS q ON q.id = f.queue_id
-            WHERE f.finished_at < $1 - (SELECT min(k.keep) FROM jobq.queue AS k) AND f.finished_at < $1 - q.keep
-            ORDER BY f.finished_at LIMIT $2 FOR UPDATE OF f SKIP LOCKED
+            SELECT f.id FROM jobq.queue AS q CROSS JOIN LATERAL (
+                SELECT f.id FROM jobq.finished AS f WHERE f.queue_id = q.id AND f.finished_at < $1 - q.keep
+                ORDER BY f.finished_at LIMIT $2 FOR UPDATE OF f SKIP LOCKED
+            ) AS f LIMIT $2
         ), attempts AS (
             DELETE FROM jobq.attempt AS a USING old AS o WHERE a.job_id = o.id
         )
