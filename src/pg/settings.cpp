@@ -9,12 +9,16 @@ extern "C" {
 namespace jobq::pg::settings {
 
 namespace {
+bool delivers = true;
 int in_flight_limit = 1000;
 int scan_interval_ms = 5000;
 int drain_timeout_ms = 10000;
 int payload_limit = 1024 * 1024;
 } // namespace
 
+bool deliver() noexcept {
+    return delivers;
+}
 int max_in_flight() noexcept {
     return in_flight_limit;
 }
@@ -30,6 +34,10 @@ int max_payload() noexcept {
 
 void define() {
     constexpr int hour_ms = 60 * 60 * 1000;
+    DefineCustomBoolVariable("jobq.deliver", "Sets whether dispatchers deliver jobs.",
+                             "Off is for copies of a server: they take and change nothing by "
+                             "themselves.",
+                             &delivers, delivers, PGC_SIGHUP, 0, nullptr, nullptr, nullptr);
     DefineCustomIntVariable("jobq.max_in_flight",
                             "Sets the number of deliveries a dispatcher has in flight at once.",
                             nullptr, &in_flight_limit, in_flight_limit, 1, 100000, PGC_SIGHUP, 0,

@@ -5,6 +5,8 @@
 
 namespace jobq::pg::settings {
 
+// Whether dispatchers deliver at all.
+bool deliver() noexcept;
 // Deliveries a dispatcher has in flight at once: 1 to 100000.
 int max_in_flight() noexcept;
 // The longest a dispatcher sleeps without looking for due jobs: 100 ms to 1 h.

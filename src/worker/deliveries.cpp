@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -41,6 +42,15 @@ constexpr std::size_t most_rows_looked_at = 10000;
 // Over the longest a delivery can take: it ends by its timeout, not by its lease.
 constexpr std::chrono::microseconds lease_margin = std::chrono::minutes(1);
 constexpr std::size_t most_claimed_at_once = 500;
+// Of bodies in hand: no more is claimed beyond.
+constexpr std::size_t most_bytes = std::size_t{64} << 20;
+constexpr std::size_t least_body = 1024;
+// Where all results are locked, each tried costs a lock_timeout.
+constexpr int most_locked = 3;
+struct TooMuch {}; // was claimed
+// A JSON answer is no result if its text is much longer in PostgreSQL's notation: its numbers are
+// what nobody wants to read.
+constexpr std::size_t largest_result = std::size_t{1} << 20;
 
 template <class Function>
 void in_transaction(Function&& function) {
@@ -94,7 +104,9 @@ std::optional<std::string_view> unless_empty(const std::string& text) {
 
 } // namespace
 
-Deliveries::Deliveries() : client_({.user_agent = "jobq/" JOBQ_VERSION, .ca_file = {}}) {}
+Deliveries::Deliveries()
+    : client_({.user_agent = "jobq/" JOBQ_VERSION, .ca_file = {}}),
+      usual_bytes_(static_cast<std::size_t>(pg::settings::max_payload())) {}
 
 TimestampTz Deliveries::work(const Woken& woken) {
     TimestampTz now = pg::clock();
@@ -104,32 +116,85 @@ TimestampTz Deliveries::work(const Woken& woken) {
         queue::bounds::forget_all();
     if (woken.scan_all || woken.queues.overflowed() || now >= scan_at()) {
         look_everywhere();
-        end_leases();
+        if (delivers())
+            end_leases();
         scanned_at_ = pg::clock();
         scan_cost_ = scanned_at_ - now;
     }
-    if (now >= delete_at_)
+    if (now >= delete_at_ && delivers())
         delete_old(now);
     for (int32 id : woken.queues.ids())
-        if (auto queue = queues_.find(id); queue != queues_.end())
-            queue->second.look = true;
+        look_at(id);
     for (auto& [id, queue] : queues_)
-        if (queue.next_due && *queue.next_due <= now)
+        if (queue.next_due && *queue.next_due <= now) {
             queue.look = true;
+            // Found anew once somebody could look. Until then it is no reason to wake.
+            queue.next_due.reset();
+        }
 
     // What ends while results are recorded is recorded at once. Requests that were just started
     // make fd() readable, so that the last of them begin in the next call.
-    for (int turn = 0; turn < most_turns; ++turn) {
+    bool more = true;
+    for (int turn = 0; more && turn < most_turns; ++turn) {
         collect();
-        if (!record_and_claim(pg::clock()))
-            break;
+        more = record_and_claim(pg::clock());
         start_waiting();
-        client_.step();
-        flush(XactLastCommitEnd);
+        if (more) {
+            client_.step();
+            flush(XactLastCommitEnd);
+        }
     }
-    start_waiting();
     announce(pg::clock());
-    return next_turn(pg::clock());
+    return more ? pg::clock() : next_turn(pg::clock());
+}
+
+bool Deliveries::delivers() const {
+    return home_ && pg::settings::deliver();
+}
+
+shared::State Deliveries::state() const {
+    if (!home_)
+        return shared::State::foreign;
+    if (!pg::settings::deliver())
+        return shared::State::off;
+    // Then pushes tell those that LISTEN themselves.
+    return announcing_ ? shared::State::failing : shared::State::running;
+}
+
+std::string Deliveries::trouble() const {
+    for (const Trouble* trouble : {&recording_, &announcing_, &looking_, &deleting_})
+        if (*trouble)
+            return trouble->text();
+    for (const auto& [id, queue] : queues_)
+        for (const Trouble* trouble : {&queue.claiming, &queue.ending_leases})
+            if (*trouble)
+                return trouble->text();
+    return {};
+}
+
+void Deliveries::look_at(int32 queue_id) {
+    if (auto queue = queues_.find(queue_id); queue != queues_.end())
+        queue->second.look = true;
+}
+
+// After claims that were rolled back.
+void Deliveries::look_again() {
+    for (auto& [id, queue] : queues_)
+        queue.look |= queue.endpoint_id.has_value();
+}
+
+// Does what may fail without harm to the rest.
+void Deliveries::attempt(Trouble& trouble, std::string_view what,
+                         const std::function<void()>& work) {
+    if (trouble.waits(pg::clock()))
+        return;
+    try {
+        work();
+        trouble.over();
+    } catch (const pg::Error& error) {
+        pg::recover();
+        trouble.met(what, error);
+    }
 }
 
 void Deliveries::load_settings() {
@@ -184,14 +249,15 @@ void Deliveries::load_settings() {
                              was.paused != queue.paused || was.max_running != queue.max_running;
                 queue.next_due = was.next_due;
                 queue.announce_at = was.announce_at;
+                queue.claiming = was.claiming;
+                queue.ending_leases = was.ending_leases;
             }
         }
         queues_ = std::move(queue_rows);
+        // One that is not there now is gone: its entry has no URL.
+        for (int32 id : std::exchange(unknown_, {}))
+            endpoints_[id];
     });
-    shared::foreign(!home_);
-    shared::message(home_ ? ""
-                          : "the queues belong to another database: SELECT jobq.adopt() makes this "
-                            "one their home");
 }
 
 void Deliveries::look_everywhere() {
@@ -204,11 +270,15 @@ void Deliveries::look_everywhere() {
             FROM present AS p WHERE p.queue_id IS NOT NULL
         )
         SELECT p.queue_id FROM present AS p WHERE p.queue_id IS NOT NULL)");
-    in_transaction([&](const pg::Spi& spi) {
-        for (auto row : with_jobs.run(spi))
-            if (auto queue = queues_.find(row.int4(1)); queue != queues_.end())
-                queue->second.look = true;
+    attempt(looking_, "find the queues that have jobs", [this] {
+        in_transaction([this](const pg::Spi& spi) {
+            for (auto row : with_jobs.run(spi))
+                look_at(row.int4(1));
+        });
     });
+    if (looking_)
+        for (auto& [id, queue] : queues_)
+            queue.look = true;
 }
 
 // Turns the responses that have come into results.
@@ -224,7 +294,7 @@ void Deliveries::collect() {
         result.status = response.status;
         result.body = std::move(response.body);
         if (response.outcome == http::Outcome::answered && response.status / 100 == 2) {
-            result.completed = true;
+            result.ending = Result::Ending::completed;
             result.outcome = "completed";
             result.json = !response.truncated && is_json(response.content_type);
         } else if (response.outcome == http::Outcome::answered) {
@@ -234,7 +304,8 @@ void Deliveries::collect() {
             result.outcome = http::name(response.outcome);
             result.error = std::move(response.error);
         }
-        ++(result.completed ? delivered : failed);
+        ++(result.ending == Result::Ending::completed ? delivered : failed);
+        bytes_ -= held->second.bytes;
         if (auto endpoint = endpoints_.find(held->second.endpoint_id); endpoint != endpoints_.end())
             --endpoint->second.in_flight;
         held_.erase(held);
@@ -246,83 +317,100 @@ void Deliveries::collect() {
 }
 
 // One transaction for both, so that places freed by results are claimed again with one commit.
-// Returns whether anything was claimed.
+// Returns whether there may be more to do.
 bool Deliveries::record_and_claim(TimestampTz now) {
+    if (!unknown_.empty())
+        load_settings();
     bool opened = std::any_of(endpoints_.begin(), endpoints_.end(),
                               [](const auto& entry) { return is_opened(entry.second); });
-    bool looks = std::any_of(queues_.begin(), queues_.end(), [](const auto& entry) {
+    bool looks = std::any_of(queues_.begin(), queues_.end(), [&](const auto& entry) {
         const Queue& queue = entry.second;
-        return queue.look && queue.endpoint_id && !queue.paused;
+        return queue.look && queue.endpoint_id && !queue.paused && !queue.claiming.waits(now);
     });
-    bool wants = home_ && !draining_ && (opened || looks);
-    bool records = !results_.empty() && now >= record_at_;
-    if (!wants && !records)
+    bool wants = delivers() && !draining_ && (opened || looks);
+    auto due_end = std::partition(results_.begin(), results_.end(),
+                                  [&](const Result& result) { return result.not_before <= now; });
+    auto due = static_cast<std::size_t>(due_end - results_.begin());
+    if (!wants && due == 0)
         return false;
 
     std::vector<Job> claimed;
-    std::vector<Result> left;
+    std::vector<core::Uuid> left;
     XLogRecPtr durable_at = InvalidXLogRecPtr;
+    claiming_.reset();
+    requesting_ = false;
     try {
         in_transaction([&](const pg::Spi& spi) {
-            if (records) {
-                left = results_;
-                record(spi, left);
-            }
+            if (due > 0)
+                left = record(spi, {results_.data(), due});
             if (wants)
                 claim(spi, now, claimed, durable_at);
             commit_without_flush();
         });
+    } catch (const TooMuch&) {
+        pg::recover();
+        look_again();
+        return true; // with fewer
     } catch (const pg::Error& error) {
-        if (error.sqlstate != ERRCODE_LOCK_NOT_AVAILABLE || !records || results_.size() == 1)
+        pg::recover();
+        look_again();
+        bool locked = error.sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
+        if (claiming_)
+            claim_failed(error, due);
+        else if (due > 0 && (locked || !concerns_all(error)))
+            record_one_by_one(due);
+        else
             throw;
-        record_one_by_one();
-        return false;
+        return !locked;
     }
-    if (records) {
-        recorded_but(std::move(left));
-        if (!results_.empty())
-            record_at_ = now + retry_locked_after;
-    }
+    recorded(due, left);
+    if (wants)
+        careful_ = false;
     bool any = !claimed.empty();
     flush(durable_at);
     start(std::move(claimed));
     return any;
 }
 
-// Records what it can and leaves the results whose jobs somebody has locked.
-void Deliveries::record(const pg::Spi& spi, std::vector<Result>& results) {
+// Records what it can. Returns, in their order, the ids of those that somebody has locked.
+std::vector<core::Uuid> Deliveries::record(const pg::Spi& spi, std::span<const Result> results) {
     std::vector<queue::Completion> completions;
     std::vector<queue::Failure> failures;
-    for (Result& result : results) {
-        result.error = pg::from_utf8(result.error);
+    std::deque<std::string> texts; // views of which are kept below
+    auto text = [&](const std::string& from) -> const std::string& {
+        return texts.emplace_back(pg::from_utf8(from));
+    };
+    for (const Result& result : results) {
         auto status = result.status == 0 ? std::nullopt : std::optional<int32>(result.status);
         std::optional<Datum> json;
         if (result.json && !result.body.empty())
             json = pg::try_jsonb(result.body);
-        if (!json)
-            result.body = pg::from_utf8(result.body);
-        if (result.completed)
+        std::size_t most = std::max(largest_result, 2 * result.body.size());
+        if (json && pg::json_text_size(*json, most) > most)
+            json.reset();
+        auto response = json ? std::nullopt : unless_empty(text(result.body));
+        if (result.ending == Result::Ending::completed)
             completions.push_back({.id = result.id,
                                    .attempt = result.attempt,
                                    .result = json,
                                    .outcome = result.outcome,
                                    .status_code = status,
-                                   .response = json ? std::nullopt : unless_empty(result.body)});
+                                   .response = response});
         else
             failures.push_back({.id = result.id,
                                 .attempt = result.attempt,
+                                .ending = result.ending == Result::Ending::failed
+                                              ? queue::Ending::fail
+                                              : queue::Ending::release,
                                 .outcome = result.outcome,
-                                .error = result.error,
+                                .error = text(result.error),
                                 .status_code = status,
-                                .response = unless_empty(result.body)});
+                                .response = response});
     }
     auto ended = queue::complete(completions, OnLocked::skip);
     auto tried = queue::fail(spi, failures, OnLocked::skip);
-    ended.insert(ended.end(), tried.begin(), tried.end());
-    if (ended.size() == results.size()) {
-        results.clear();
-        return;
-    }
+    if (ended.size() + tried.size() == results.size())
+        return {};
     // Of the rest, those whose lease is gone came too late: cancelled, or taken over.
     std::vector<core::Uuid> ids;
     std::vector<int32> attempts;
@@ -332,40 +420,99 @@ void Deliveries::record(const pg::Spi& spi, std::vector<Result>& results) {
     }
     auto running = queue::still_running(spi, ids, attempts);
     std::sort(running.begin(), running.end());
-    std::erase_if(results, [&](const Result& result) {
-        return !std::binary_search(running.begin(), running.end(), result.id);
-    });
+    return running;
 }
 
-// One result waits for a lock that an open transaction holds (a push of its unique key): the others
-// do not wait with it.
-void Deliveries::record_one_by_one() {
-    std::vector<Result> left;
-    for (Result& result : results_) {
-        std::vector<Result> one{result};
+// Something is the matter with one of the first `due` results, be it a lock that an open
+// transaction holds (a push of its unique key): the others do not wait with it.
+void Deliveries::record_one_by_one(std::size_t due) {
+    std::vector<core::Uuid> left;
+    int locked = 0;
+    for (std::size_t i = 0; i < due; ++i)
         try {
-            in_transaction([&](const pg::Spi& spi) {
-                record(spi, one);
-                commit_without_flush();
-            });
+            if (locked == most_locked || !record_alone(results_[i]))
+                left.push_back(results_[i].id);
         } catch (const pg::Error& error) {
+            pg::recover();
             if (error.sqlstate != ERRCODE_LOCK_NOT_AVAILABLE)
                 throw;
-            one = {result};
+            ++locked;
+            left.push_back(results_[i].id);
         }
-        left.insert(left.end(), one.begin(), one.end());
-    }
-    recorded_but(std::move(left));
-    record_at_ = pg::clock() + retry_locked_after;
+    std::sort(left.begin(), left.end());
+    recorded(due, left);
 }
 
-// The results are recorded, or came too late, but for those that are left.
-void Deliveries::recorded_but(std::vector<Result> left) {
-    for (const Result& result : results_)
-        in_hand_.erase(result.id);
-    for (const Result& result : left)
-        in_hand_.emplace(result.id, result.attempt);
-    results_ = std::move(left);
+// False: it is to be tried again.
+bool Deliveries::record_alone(Result& result) {
+    bool recorded = false;
+    auto try_it = [&] {
+        in_transaction([&](const pg::Spi& spi) {
+            recorded = record(spi, {&result, 1}).empty();
+            commit_without_flush();
+        });
+    };
+    try {
+        try_it();
+        return recorded;
+    } catch (const pg::Error& error) {
+        if (concerns_all(error))
+            throw;
+        pg::recover();
+        // Perhaps it is what the receiver said.
+        result.json = false;
+        result.body.clear();
+        result.error = error.message;
+    }
+    try {
+        try_it();
+    } catch (const pg::Error& error) {
+        if (concerns_all(error))
+            throw;
+        pg::recover();
+        recording_.met(fmt::format("record the outcome of job {}", core::to_string(result.id)),
+                       error);
+        result.not_before = recording_.retry_at();
+    }
+    return recorded;
+}
+
+// The first `due` results are recorded, or came too late, but for those that are left.
+void Deliveries::recorded(std::size_t due, const std::vector<core::Uuid>& left) {
+    TimestampTz now = pg::clock();
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < results_.size(); ++i) {
+        Result& result = results_[i];
+        if (i < due) {
+            if (!std::binary_search(left.begin(), left.end(), result.id)) {
+                in_hand_.erase(result.id);
+                continue;
+            }
+            result.not_before = std::max(result.not_before, now + retry_locked_after);
+        }
+        if (kept != i)
+            results_[kept] = std::move(result);
+        ++kept;
+    }
+    results_.resize(kept);
+    if (kept == 0)
+        recording_.over();
+}
+
+// A job of which no request could be made is found by making each in a subtransaction. Else the
+// queue is passed over for a while. The `due` results that were to be recorded with it
+// are not lost.
+void Deliveries::claim_failed(const pg::Error& error, std::size_t due) {
+    if (requesting_ && !careful_) {
+        careful_ = true;
+        return;
+    }
+    auto queue = queues_.find(*claiming_);
+    if (concerns_all(error) || queue == queues_.end()) {
+        record_one_by_one(due);
+        throw error;
+    }
+    queue->second.claiming.met(fmt::format("claim from queue \"{}\"", queue->second.name), error);
 }
 
 std::size_t Deliveries::waiting() const {
@@ -401,26 +548,43 @@ void Deliveries::look_behind_opened(const pg::Spi& spi) {
     }
 }
 
+std::size_t Deliveries::bytes_of(const std::vector<Job>& jobs) {
+    return std::accumulate(
+        jobs.begin(), jobs.end(), std::size_t{0},
+        [](std::size_t bytes, const Job& job) { return bytes + job.request.body.size(); });
+}
+
+std::size_t Deliveries::usual_bytes(const std::vector<Job>& jobs) {
+    return std::max(bytes_of(jobs) / jobs.size(), least_body);
+}
+
 // Goes once around the queues, from behind the one where the last round ended.
 void Deliveries::claim(const pg::Spi& spi, TimestampTz now, std::vector<Job>& claimed,
                        XLogRecPtr& durable_at) {
     auto limit = static_cast<std::size_t>(pg::settings::max_in_flight());
     std::size_t used = held_.size() + waiting();
     std::size_t free = std::min(used < limit ? limit - used : 0, most_claimed_at_once);
+    std::size_t room = bytes_ < most_bytes ? most_bytes - bytes_ : 0;
+    free = std::min(free, room == 0 ? 0 : std::max<std::size_t>(room / usual_bytes_, 1));
     look_behind_opened(spi);
     auto next = queues_.upper_bound(last_queue_);
     for (std::size_t i = 0; i < queues_.size() && free > 0; ++i) {
         if (next == queues_.end())
             next = queues_.begin();
         auto& [id, queue] = *next++;
-        if (!queue.look || !queue.endpoint_id || queue.paused)
+        if (!queue.look || !queue.endpoint_id || queue.paused || queue.claiming.waits(now))
             continue;
         auto endpoint = endpoints_.find(*queue.endpoint_id);
         if (endpoint == endpoints_.end() || !endpoint->second.enabled)
             continue;
+        claiming_ = id;
         claim_from(id, queue, endpoint->second, now, free, claimed, durable_at);
+        queue.claiming.over();
         last_queue_ = id;
     }
+    claiming_.reset();
+    if (!claimed.empty())
+        usual_bytes_ = usual_bytes(claimed);
 }
 
 void Deliveries::claim_from(int32 id, Queue& queue, Endpoint& endpoint, TimestampTz now,
@@ -433,13 +597,17 @@ void Deliveries::claim_from(int32 id, Queue& queue, Endpoint& endpoint, Timestam
         std::min(free, used < endpoint.max_in_flight ? endpoint.max_in_flight - used : 0);
     if (limit == 0)
         return;
-    auto lease = std::max<std::chrono::microseconds>(queue.lease, endpoint.timeout) + lease_margin;
+    // Its jobs may name any endpoint.
+    std::chrono::microseconds lease = queue.lease;
     std::vector<int32> closed;
-    for (auto& [other, e] : endpoints_)
+    for (auto& [other, e] : endpoints_) {
+        lease = std::max<std::chrono::microseconds>(lease, e.timeout);
         if (other != *queue.endpoint_id && is_closed(e)) {
             closed.push_back(other);
             e.passed_over = true;
         }
+    }
+    lease += lease_margin;
     auto [jobs, durable, next_due, blocked] =
         queue::claim({.queue_id = id,
                       .queue = queue.name,
@@ -454,23 +622,44 @@ void Deliveries::claim_from(int32 id, Queue& queue, Endpoint& endpoint, Timestam
                           return found != in_hand_.end() && found->second == attempt;
                       }});
     durable_at = std::max(durable_at, durable);
+    requesting_ = true;
+    std::size_t bytes = bytes_of(claimed);
     for (const ClaimedJob& job : jobs) {
         int32 to = job.row.null(Column::endpoint_id) ? *queue.endpoint_id
                                                      : job.row.int4(Column::endpoint_id);
-        static const Endpoint none;
-        auto endpoint_of_job = endpoints_.find(to);
-        claimed.push_back(
-            {job.id, job.attempt, id, to,
-             request_for(job, queue,
-                         endpoint_of_job == endpoints_.end() ? none : endpoint_of_job->second,
-                         ++last_tag_)});
+        claimed.push_back({job.id, job.attempt, id, to, {}});
+        make_request(job, queue, claimed.back());
+        bytes += claimed.back().request.body.size();
+        if (bytes_ + bytes > most_bytes && claimed.size() > 1) {
+            usual_bytes_ = usual_bytes(claimed);
+            throw TooMuch();
+        }
     }
+    requesting_ = false;
     free -= jobs.size();
     if (jobs.size() < limit) {
         queue.look = false;
         queue.next_due = next_due;
         if (blocked)
             queue.next_due = std::min(queue.next_due.value_or(DT_NOEND), now + retry_locked_after);
+    }
+}
+
+void Deliveries::make_request(const ClaimedJob& claimed, const Queue& queue, Job& job) {
+    auto endpoint = endpoints_.find(job.endpoint_id);
+    if (endpoint == endpoints_.end() || is_gone(endpoint->second))
+        return; // see start()
+    auto make = [&] { job.request = request_for(claimed, queue, endpoint->second, ++last_tag_); };
+    if (!careful_)
+        return make();
+    try {
+        pg::Subtransaction sub;
+        make();
+        sub.commit();
+    } catch (const pg::Error& error) {
+        if (ERRCODE_TO_CATEGORY(error.sqlstate) == ERRCODE_OPERATOR_INTERVENTION)
+            throw;
+        job.unfit = error.message;
     }
 }
 
@@ -516,18 +705,29 @@ http::Request Deliveries::request_for(const ClaimedJob& job, const Queue& queue,
 }
 
 void Deliveries::start(std::vector<Job> jobs) {
+    using Ending = Result::Ending;
     for (Job& job : jobs) {
         in_hand_.insert_or_assign(job.id, job.attempt);
-        Endpoint& endpoint = endpoints_[job.endpoint_id];
-        if (endpoint.url.empty()) { // dropped since the job was pushed
+        auto refuse = [&](Ending ending, const char* outcome, std::string error) {
             results_.push_back({.id = job.id,
                                 .attempt = job.attempt,
-                                .outcome = "no_endpoint",
-                                .error = "the endpoint does not exist any more",
-                                .body = {}});
-            continue;
+                                .ending = ending,
+                                .outcome = outcome,
+                                .error = std::move(error)});
+        };
+        auto endpoint = endpoints_.find(job.endpoint_id);
+        if (endpoint == endpoints_.end()) {
+            // Created with the job, perhaps, and after the settings were read.
+            unknown_.insert(job.endpoint_id);
+            refuse(Ending::released, "no_endpoint", "the endpoint is not known yet");
+        } else if (is_gone(endpoint->second)) {
+            refuse(Ending::failed, "no_endpoint", "the endpoint does not exist any more");
+        } else if (!job.unfit.empty()) {
+            refuse(Ending::failed, "bad_request", "no request can be made of it: " + job.unfit);
+        } else {
+            bytes_ += job.request.body.size();
+            endpoint->second.waiting.push_back(std::move(job));
         }
-        endpoint.waiting.push_back(std::move(job));
     }
 }
 
@@ -539,7 +739,7 @@ void Deliveries::start_waiting() {
                endpoint.in_flight < std::max<std::size_t>(endpoint.max_in_flight, 1)) {
             Job& job = endpoint.waiting.front();
             std::uint64_t tag = job.request.tag;
-            held_.emplace(tag, Held{job.id, job.attempt, id});
+            held_.emplace(tag, Held{job.id, job.attempt, id, job.request.body.size()});
             client_.start(std::move(job.request));
             ++endpoint.in_flight;
             endpoint.waiting.pop_front();
@@ -552,38 +752,51 @@ void Deliveries::announce(TimestampTz now) {
         const Queue& queue = entry.second;
         return queue.look && !queue.endpoint_id && now >= queue.announce_at;
     });
-    if (!any)
+    if (!any || announcing_.waits(now))
         return;
-    in_transaction([&](const pg::Spi&) {
-        for (auto& [id, queue] : queues_) {
-            if (!queue.look || queue.endpoint_id || now < queue.announce_at)
-                continue;
-            if (!queue.paused && queue::has_due(id, now)) {
-                std::string channel = core::channel_of(queue.name);
-                pg::guarded([&] { Async_Notify(channel.c_str(), ""); });
-            }
-            queue.next_due = queue::next_due(id, now);
-            queue.announce_at = now + announce_every;
-            queue.look = false;
-        }
-        commit_without_flush();
+    attempt(announcing_, "announce what can be pulled", [&] {
+        in_transaction([&](const pg::Spi&) {
+            for (auto& [id, queue] : queues_)
+                if (queue.look && !queue.endpoint_id && now >= queue.announce_at)
+                    announce(id, queue, now);
+            commit_without_flush();
+        });
+        for (auto& [id, queue] : queues_)
+            if (queue.announce_at == now + announce_every)
+                queue.look = false;
     });
+}
+
+void Deliveries::announce(int32 id, Queue& queue, TimestampTz now) {
+    if (!queue.paused && queue::has_due(id, now)) {
+        std::string channel = core::channel_of(queue.name);
+        pg::guarded([&] { Async_Notify(channel.c_str(), ""); });
+    }
+    queue.next_due = queue::next_due(id, now);
+    queue.announce_at = now + announce_every;
 }
 
 // Of pulled jobs, where nobody pulls who would do it.
 void Deliveries::end_leases() {
-    in_transaction([this](const pg::Spi&) {
-        for (auto& [id, queue] : queues_)
-            if (queue.look && !queue.endpoint_id)
-                queue::end_leases(id, housekeeping_batch, most_rows_looked_at);
-    });
+    for (auto& [id, queue] : queues_) {
+        if (!queue.look || queue.endpoint_id)
+            continue;
+        int32 queue_id = id;
+        attempt(queue.ending_leases, fmt::format("end leases of queue \"{}\"", queue.name), [&] {
+            in_transaction([&](const pg::Spi&) {
+                queue::end_leases(queue_id, housekeeping_batch, most_rows_looked_at);
+            });
+        });
+    }
 }
 
 void Deliveries::delete_old(TimestampTz now) {
     std::size_t deleted = 0;
-    in_transaction([&](const pg::Spi& spi) {
-        deleted = queue::delete_old(spi, housekeeping_batch);
-        commit_without_flush();
+    attempt(deleting_, "delete old jobs", [&] {
+        in_transaction([&](const pg::Spi& spi) {
+            deleted = queue::delete_old(spi, housekeeping_batch);
+            commit_without_flush();
+        });
     });
     delete_at_ = deleted < housekeeping_batch ? now + delete_every : now;
 }
@@ -594,14 +807,19 @@ TimestampTz Deliveries::scan_at() const {
 }
 
 TimestampTz Deliveries::next_turn(TimestampTz now) const {
-    TimestampTz next = std::min(scan_at(), delete_at_);
-    if (!results_.empty())
-        next = std::min(next, record_at_);
+    TimestampTz next = scan_at();
+    if (delivers())
+        next = std::min(next, delete_at_);
+    for (const Result& result : results_)
+        next = std::min(next, result.not_before);
     for (const auto& [id, queue] : queues_) {
         if (queue.next_due)
             next = std::min(next, *queue.next_due);
         if (!queue.endpoint_id && (queue.look || queue.announce_at > now))
-            next = std::min(next, queue.announce_at);
+            next = std::min(next, announcing_ ? std::max(queue.announce_at, announcing_.retry_at())
+                                              : queue.announce_at);
+        if (queue.endpoint_id && queue.look && queue.claiming.waits(now))
+            next = std::min(next, queue.claiming.retry_at());
     }
     return std::max(next, now);
 }
@@ -624,27 +842,24 @@ void Deliveries::give_back() {
     draining_ = true;
     collect();
     client_.cancel_all();
+    try {
+        record_one_by_one(results_.size());
+    } catch (const pg::Error&) {
+        pg::recover(); // they are delivered again
+    }
     in_transaction([&](const pg::Spi& spi) {
-        auto results = results_;
-        record(spi, results);
         std::vector<queue::Failure> items;
-        auto release = [&](const core::Uuid& id, int32 attempt) {
-            items.push_back({.id = id,
-                             .attempt = attempt,
-                             .ending = queue::Ending::release,
-                             .outcome = "interrupted",
-                             .error = "the dispatcher ended before the request did"});
-        };
         for (const auto& [tag, held] : held_)
-            release(held.id, held.attempt);
+            items.push_back(queue::interrupted(held.id, held.attempt));
         for (const auto& [id, endpoint] : endpoints_)
             for (const Job& job : endpoint.waiting)
-                release(job.id, job.attempt);
+                items.push_back(queue::interrupted(job.id, job.attempt));
         queue::fail(spi, items, OnLocked::skip);
     });
     held_.clear();
     results_.clear();
     in_hand_.clear();
+    bytes_ = 0;
     for (auto& [id, endpoint] : endpoints_) {
         endpoint.waiting.clear();
         endpoint.in_flight = 0;

@@ -216,6 +216,7 @@ private:
     bool done(); // one turn of the loop; true: it is to end
     bool checked(TimestampTz now);
     void failed(int sqlstate, const std::string& what);
+    void tell(shared::State state, const std::string& message);
     void give_back();
     void sleep();
 
@@ -227,6 +228,8 @@ private:
     bool look_at_extension_ = false;
     bool draining_ = false;
     TimestampTz drain_until_ = 0, check_at_ = 0, next_ = 0, resume_at_ = 0;
+    shared::State state_ = shared::State::running; // as told of, with this:
+    std::string message_;
     int errors_ = 0;          // in a row
     bool locked_out_ = false; // the last one was a lock timeout
 };
@@ -241,8 +244,10 @@ void Dispatcher::run() {
         } catch (const std::exception& error) {
             failed(ERRCODE_INTERNAL_ERROR, error.what());
         }
-        if (errors_ > most_errors && !locked_out_)
+        if (errors_ > most_errors && !locked_out_) {
+            give_back();
             return;
+        }
         sleep();
     }
 }
@@ -289,9 +294,9 @@ bool Dispatcher::done() {
     next_ = deliveries_.work(woken_);
     woken_ = {};
     shared::expect(deliveries_.expected());
-    if (std::exchange(errors_, 0) > 0)
-        shared::message("");
+    errors_ = 0;
     locked_out_ = false;
+    tell(deliveries_.state(), deliveries_.trouble());
     shared::in_flight(deliveries_.in_flight());
 
     if (draining_ && deliveries_.in_flight() == 0) {
@@ -328,7 +333,7 @@ void Dispatcher::failed(int sqlstate, const std::string& what) {
     resume_at_ = GetCurrentTimestamp() + delay;
     check_at_ = 0; // a dropped extension looks like any other error
     woken_.settings = woken_.scan_all = true;
-    shared::message(what);
+    tell(locked_out ? state_ : shared::State::failing, what);
     if (logged)
         return;
     guarded([&] {
@@ -337,6 +342,22 @@ void Dispatcher::failed(int sqlstate, const std::string& what) {
             errmsg("jobq dispatcher: %s (SQLSTATE %s)", what.c_str(), unpack_sql_state(sqlstate)),
             errdetail("Tried again in %d ms.", static_cast<int>(delay / 1000)));
     });
+}
+
+void Dispatcher::tell(shared::State state, const std::string& message) {
+    if (state == state_ && message == message_)
+        return;
+    shared::become(state, message);
+    if (state == shared::State::foreign && state_ != state)
+        guarded([] {
+            ereport(
+                LOG,
+                errmsg("jobq dispatcher: nothing is delivered in this database, because its jobs "
+                       "belong to another one, of which it is a copy"),
+                errhint("SELECT jobq.adopt() makes this one their home."));
+        });
+    state_ = state;
+    message_ = message;
 }
 
 void Dispatcher::give_back() {

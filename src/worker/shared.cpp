@@ -220,6 +220,10 @@ const char* name_of(State state) {
         return "running";
     case State::foreign:
         return "foreign";
+    case State::off:
+        return "off";
+    case State::failing:
+        return "failing";
     case State::draining:
         return "draining";
     case State::backing_off:
@@ -474,13 +478,13 @@ void ready() {
     wake_launcher(false); // it starts few at a time
 }
 
-void foreign(bool is_foreign) {
-    State next = is_foreign ? State::foreign : State::running;
+void become(State state, std::string_view message) {
+    std::string fits = core::clip(message, message_size - 1);
     TimestampTz now = GetCurrentTimestamp();
     Spin spin(mine->lock);
-    bool delivers = mine->state == State::running || mine->state == State::foreign;
-    if (delivers && mine->state != next)
-        mine->become(next, now);
+    set_text(mine->message, fits);
+    if (mine->state != State::draining && mine->state != state)
+        mine->become(state, now);
 }
 
 void draining() {

@@ -11,8 +11,8 @@
 //                  │   │  └─────────────────────────────────┘
 //          ready() │   └────────────────────────────────────┐
 //                  ▼                                        │ after a delay, or a hold
-//   foreign ◀──▶ running                                    │
-//     foreign()    ├──▶ draining ──▶ backing_off ───────────┤
+//    others ◀──▶ running                                    │
+//     become()     ├──▶ draining ──▶ backing_off ───────────┤
 //       draining() ├── failed, lost() ──▶ backing_off ──────┤
 //                  ├── asked to stop ──▶ stopped ───────────┤
 //                  ├── another version ──▶ incompatible ────┘
@@ -25,7 +25,8 @@
 //   when it runs.
 // - waiting_for_slot: no background worker slot was free (max_worker_processes). Tried each second.
 // - running: it delivers. foreign: it is connected, but the jobs are those of another database, of
-//   which this one is a copy, and wait for jobq.adopt().
+//   which this one is a copy, and wait for jobq.adopt(). off: jobq.deliver is. failing: it does not
+//   get on, and tries again; the message says why.
 // - draining: told to end by SIGTERM, it finishes what is in flight.
 // - backing_off: it ended. Started again after a second, and after up to a minute where it keeps
 //   dying young.
@@ -67,6 +68,8 @@ enum class State : int {
     waiting_for_slot,
     running,
     foreign,
+    off,
+    failing,
     draining,
     backing_off,
     stopped,
@@ -135,7 +138,9 @@ enum class Ending { failed, terminated, stopped, absent, incompatible };
 // Takes the slot for this process. False: it is held, or has a dispatcher already.
 bool claim(Oid database);
 void ready();
-void foreign(bool is_foreign); // for Deliveries
+// Running, foreign, off or failing, with what jobq.status() is to say of it; cut to what fits. Not
+// while it drains.
+void become(State state, std::string_view message);
 void draining();
 void detach(Ending ending) noexcept;
 
@@ -154,7 +159,7 @@ void extension_seen();
 // Deliveries that ended since the last call, for status().
 void count(int64 delivered, int64 failed); // for Deliveries
 void in_flight(std::size_t deliveries);
-void message(std::string_view text); // cut to what fits
+void message(std::string_view text); // of one that ends; cut to what fits
 // The number of prepared transactions noted, for forget_prepared() once none was found.
 uint32 prepared();
 void forget_prepared(uint32 noted);

@@ -78,6 +78,8 @@ std::string explain(const View& slot) {
     case State::foreign:
         return "the jobs belong to the database this one is a copy of: jobq.adopt() takes them "
                "over";
+    case State::off:
+        return "jobq.deliver is off";
     case State::stopped:
         return slot.held ? "stopped for a DROP, ALTER or CREATE DATABASE command" : "";
     default:
