@@ -73,19 +73,27 @@ void raise_file_limit() {
 }
 
 // Nothing an ALTER DATABASE or ALTER ROLE SET says may change what the worker's statements mean, or
-// let them wait for a client.
+// let them wait for a client. Triggers on the tables are not run: that would be with the worker's
+// rights, and it needs none of jobq's own.
 void pin_settings() {
     constexpr std::pair<const char*, const char*> settings[] = {
         {"application_name", "jobq dispatcher"},
         {"search_path", "pg_catalog, pg_temp"},
         {"default_transaction_isolation", "read committed"},
         {"default_transaction_read_only", "off"},
+        {"session_replication_role", "replica"},
+        {"role", "none"},
         {"lock_timeout", "100ms"},
         {"statement_timeout", "0"},
         {"idle_in_transaction_session_timeout", "0"},
 #if PG_VERSION_NUM >= 170000
         {"transaction_timeout", "0"},
 #endif
+        {"plan_cache_mode", "auto"},
+        {"enable_indexscan", "on"},
+        {"enable_indexonlyscan", "on"},
+        {"enable_nestloop", "on"},
+        {"enable_sort", "on"},
         {"enable_seqscan", "off"},
         {"enable_hashjoin", "off"},
         {"enable_mergejoin", "off"},

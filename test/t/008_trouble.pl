@@ -216,6 +216,37 @@ sub busy
 	sql(q{SELECT jobq.drop_queue('single', force => true)});
 }
 
+# What a dispatcher leaves alone
+
+{
+	sql(q{
+		CREATE ROLE app;
+		GRANT ALL ON ALL TABLES IN SCHEMA jobq TO app;
+		GRANT USAGE ON SCHEMA jobq TO app;
+		GRANT CREATE ON SCHEMA public TO app;
+		SET ROLE app;
+		CREATE FUNCTION evil() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN ALTER ROLE app SUPERUSER; RETURN NEW; END $$;
+		CREATE TRIGGER evil BEFORE INSERT ON jobq.attempt FOR EACH ROW EXECUTE FUNCTION evil();
+		CREATE TRIGGER evil BEFORE INSERT ON jobq.dead FOR EACH ROW EXECUTE FUNCTION evil();
+		CREATE TRIGGER evil BEFORE UPDATE ON jobq.job FOR EACH ROW EXECUTE FUNCTION evil()});
+	my $id = push_to(q{'hook', options => '{"max_attempts": 2, "headers": {"receiver": "fail"}}'});
+	until_state($node, $id, 'dead', 'a job fails and is dead');
+	is(sql(q{SELECT rolsuper FROM pg_roles WHERE rolname = 'app'}), 'f', 'triggers on its tables do not run as the dispatcher');
+	sql(q{DROP TRIGGER evil ON jobq.attempt; DROP TRIGGER evil ON jobq.dead; DROP TRIGGER evil ON jobq.job});
+}
+{
+	sql(q{ALTER DATABASE postgres SET role = app; ALTER DATABASE postgres SET enable_nestloop = off});
+	$node->psql('postgres', "SET ROLE NONE; SELECT pg_terminate_backend($pid)");
+	until_ok(sub {
+		my ($rc, $out) = $node->psql('postgres', q{SET ROLE NONE; SELECT pid FROM jobq.status() WHERE database = 'postgres' AND state = 'running'});
+		$out =~ s/\D//g;
+		return $out ne '' && $out ne $pid && ($pid = $out);
+	}, 'a dispatcher starts where a role is set for its database');
+	sql(q{SET ROLE NONE; ALTER DATABASE postgres RESET ALL});
+	until_state($node, push_to(q{'hook'}), 'completed', 'and delivers');
+	is(dispatcher_pid($node, 'postgres'), $pid, 'without a fall');
+}
+
 # jobq.deliver
 
 {
