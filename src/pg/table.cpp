@@ -146,7 +146,7 @@ void Table::open_indexes() {
     ListCell* cell;
     foreach (cell, oids) {
         Oid oid = lfirst_oid(cell);
-        Index index = guarded([&] {
+        Index opened = guarded([&] {
             Index index{};
             index.relation = index_open(oid, RowExclusiveLock);
             index.info = BuildIndexInfo(index.relation);
@@ -174,7 +174,7 @@ void Table::open_indexes() {
             }
             return index;
         });
-        indexes_.push_back(index);
+        indexes_.push_back(opened);
     }
     bool complex = std::any_of(indexes_.begin(), indexes_.end(), [](const Index& index) {
         return !index.simple || index.rows == Index::Rows::where_complex;
@@ -269,20 +269,20 @@ std::optional<Tuple> Table::update(const Tuple& row, std::initializer_list<Chang
             values[change.column - 1] = change.value.value;
             nulls[change.column - 1] = change.value.null;
         }
-        HeapTuple fresh = heap_form_tuple(columns(), values, nulls);
+        HeapTuple made = heap_form_tuple(columns(), values, nulls);
         ItemPointerData place = row.place();
         TM_FailureData failure;
         LockTupleMode mode;
         bool wait = locked_by_us(row.raw());
 #if PG_VERSION_NUM >= 160000
         TU_UpdateIndexes indexes;
-        TM_Result result = heap_update(relation_, &place, fresh, GetCurrentCommandId(true),
+        TM_Result result = heap_update(relation_, &place, made, GetCurrentCommandId(true),
                                        InvalidSnapshot, wait, &failure, &mode, &indexes);
 #else
-        TM_Result result = heap_update(relation_, &place, fresh, GetCurrentCommandId(true),
+        TM_Result result = heap_update(relation_, &place, made, GetCurrentCommandId(true),
                                        InvalidSnapshot, wait, &failure, &mode);
 #endif
-        return result == TM_Ok ? fresh : nullptr;
+        return result == TM_Ok ? made : nullptr;
     });
     if (fresh == nullptr)
         return std::nullopt;

@@ -27,9 +27,9 @@ const sizes = {
         in_flight: 10_000, slow_ms: 25_000, watch_ms: 5000, wal: 10_000,
     },
     full: {
-        rounds: 5, push_seconds: 8, skip: 1, push_many: 300_000, drain: 200_000, drain_one: 50_000, drain_single: 10_000,
-        deliver: 100_000, latency: 1000, level: 2000, snapshot_seconds: 60, snapshot_window: 10, snapshot_rounds: 3,
-        shallow: 10_000, deep: 10_000_000, steady_seconds: 10, crowd: 1_000_000, queues: 10_000, groups: 100_000,
+        rounds: 3, push_seconds: 4, skip: 0.5, push_many: 200_000, drain: 100_000, drain_one: 20_000, drain_single: 10_000,
+        deliver: 100_000, latency: 1000, level: 2000, snapshot_seconds: 60, snapshot_window: 10, snapshot_rounds: 1,
+        shallow: 10_000, deep: 10_000_000, steady_seconds: 8, crowd: 1_000_000, queues: 10_000, groups: 100_000,
         in_flight: 10_000, slow_ms: 30_000, watch_ms: 10_000, wal: 50_000,
     },
 };

@@ -621,6 +621,9 @@ async function wal(b) {
         const tuples = ({ schema }) => row(db, `SELECT coalesce(sum(n_tup_upd), 0)::float8 AS updated,
             coalesce(sum(n_tup_hot_upd), 0)::float8 AS hot, coalesce(sum(n_tup_del), 0)::float8 AS deleted
             FROM pg_stat_all_tables WHERE schemaname = '${schema}'`);
+        // As a vacuum would find them: what PostgreSQL has pruned on the way is gone.
+        const left = ({ schema }) => number(db, `SELECT coalesce(sum((pgstattuple(c.oid::regclass)).dead_tuple_count), 0)
+            FROM pg_class AS c WHERE c.relnamespace = '${schema}'::regnamespace AND c.relkind = 'r'`);
         // What pushing and working leave behind, a job.
         const measure = async (system, work) => {
             b.clear(db, system);
@@ -635,7 +638,7 @@ async function wal(b) {
             const [updated, hot, deleted] = ['updated', 'hot', 'deleted'].map((kind) => (after[kind] - before[kind]) / jobs);
             return {
                 push, work: worked, bytes: push.records + worked.records, images: push.images + worked.images,
-                updated, hot, deleted, dead: updated + deleted,
+                updated, hot, deleted, dead: updated + deleted, left: left(system) / jobs,
             };
         };
         const pulled = (system) => measure(system, async () => {
@@ -644,7 +647,7 @@ async function wal(b) {
             b.emptied(db, system, jobs, result.finished);
         });
 
-        sql(db, 'CREATE EXTENSION pg_walinspect');
+        sql(db, 'CREATE EXTENSION pg_walinspect; CREATE EXTENSION pgstattuple');
         // Autovacuum writes WAL at times of its own.
         sql(db, 'ALTER SYSTEM SET autovacuum = off');
         sql(db, 'SELECT pg_reload_conf()');
@@ -669,6 +672,7 @@ async function wal(b) {
         const images = (f) => `page images ${f.images.toFixed(0)} B apart`;
         b.row({ what: `WAL a job, push to finished (${images(kept)})`, ours: kept.bytes, mostFigure: 1200, unit: 'B' });
         b.row({ what: 'dead tuples a job', ours: kept.dead, mostFigure: 2, unit: '' });
+        b.row({ what: 'dead tuples a job that are left to vacuum', ours: kept.left, unit: '' });
         b.row({ what: 'updates a job that are not HOT', ours: kept.updated - kept.hot, mostFigure: 0, unit: '' });
         b.row({ what: `WAL a job, delivered (${images(sent)})`, ours: sent.bytes, unit: 'B' });
         b.row({ what: 'dead tuples a job, delivered', ours: sent.dead, unit: '' });
@@ -678,6 +682,7 @@ async function wal(b) {
             b.row({ what: 'WAL a job', ours: kept.bytes, against, theirs: theirs.bytes, below: 1, unit: 'B' });
             b.row({ what: 'WAL a job, no history', ours: not.bytes, against, theirs: theirs.bytes, unit: 'B' });
             b.row({ what: 'dead tuples a job', ours: kept.dead, against, theirs: theirs.dead, below: 1, unit: '' });
+            b.row({ what: 'dead tuples a job, left to vacuum', ours: kept.left, against, theirs: theirs.left, below: 1, unit: '' });
         }
         if (b.pgq) {
             b.row({ what: 'apart: WAL a job', against: b.pgq.label, theirs: found.pgq.bytes, unit: 'B' });
