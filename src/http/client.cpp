@@ -4,9 +4,13 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <deque>
+#include <map>
 #include <new>
 #include <optional>
 #include <stdexcept>
+#include <string>
+#include <utility>
 
 #include <curl/curl.h>
 #include <sys/epoll.h>
@@ -36,12 +40,19 @@ constexpr std::size_t lane_requests = 512;
 // Twice as many, so that idle connections to other hosts are not pushed out by the busy ones.
 constexpr long lane_connections = 1024;
 
+// Requests to a host that none has reached: of them so many connect at once, after a first one.
+constexpr std::size_t most_to_unreached = 8;
+
 struct EasyDeleter {
     void operator()(CURL* easy) const noexcept { curl_easy_cleanup(easy); }
 };
 struct MultiDeleter {
     void operator()(CURLM* multi) const noexcept { curl_multi_cleanup(multi); }
 };
+struct ShareDeleter {
+    void operator()(CURLSH* share) const noexcept { curl_share_cleanup(share); }
+};
+using Share = std::unique_ptr<CURLSH, ShareDeleter>;
 using Easy = std::unique_ptr<CURL, EasyDeleter>;
 using Multi = std::unique_ptr<CURLM, MultiDeleter>;
 
@@ -200,10 +211,29 @@ int Lane::on_timer(CURLM*, long timeout_ms, void* self) noexcept {
     return 0;
 }
 
+struct Transfer;
+
+// The requests that are running to one host: scheme, name and port.
+struct Host {
+    std::size_t requests = 0;   // those that wait included
+    std::size_t connecting = 0; // begun, and not connected
+    bool reached = false;       // the last to try has connected
+    bool failed = false;        // the last to try has not
+    std::deque<Transfer*> waiting;
+
+    bool open() const noexcept { return reached || connecting < (failed ? most_to_unreached : 1); }
+};
+
+// The URL up to its path.
+std::string_view host_part(std::string_view url) noexcept {
+    const std::size_t scheme = url.find("://");
+    return url.substr(0, url.find_first_of("/?#", scheme == url.npos ? 0 : scheme + 3));
+}
+
 // One request on its way, with the libcurl handle that carries it. Handles are used again for
 // later requests: what never changes is set once.
 struct Transfer {
-    explicit Transfer(const Options& options);
+    Transfer(const Options& options, CURLSH* share);
 
     // Gives libcurl the request. Throws Refusal or std::bad_alloc.
     void prepare();
@@ -215,9 +245,12 @@ struct Transfer {
 
     static std::size_t on_header(char*, std::size_t, std::size_t bytes, void* self) noexcept;
     static std::size_t on_body(char* data, std::size_t, std::size_t bytes, void* self) noexcept;
+    static int on_connected(void* self, char*, char*, int, int) noexcept;
 
     Easy easy;
-    Lane* lane = nullptr; // while it is running
+    Host* host = nullptr;    // while it is running
+    Lane* lane = nullptr;    // while libcurl has it
+    bool connecting = false; // counted by the host
     Request request;
     Response response;
     std::vector<curl_slist> headers; // nodes that point into the request: nothing is copied
@@ -229,13 +262,16 @@ struct Transfer {
     std::size_t position = 0; // in Impl::running
 };
 
-Transfer::Transfer(const Options& options)
+Transfer::Transfer(const Options& options, CURLSH* share)
     : easy(curl_easy_init()), max_response(options.max_response) {
     CURL* const e = easy.get();
     if (!e)
         throw std::bad_alloc();
     set(e, CURLOPT_PRIVATE, this);
     set(e, CURLOPT_ERRORBUFFER, error.data());
+    set(e, CURLOPT_SHARE, share);
+    set(e, CURLOPT_PREREQFUNCTION, &Transfer::on_connected);
+    set(e, CURLOPT_PREREQDATA, this);
     set(e, CURLOPT_HEADERFUNCTION, &Transfer::on_header);
     set(e, CURLOPT_HEADERDATA, this);
     set(e, CURLOPT_WRITEFUNCTION, &Transfer::on_body);
@@ -370,6 +406,16 @@ std::size_t Transfer::on_body(char* data, std::size_t, std::size_t bytes, void* 
     return bytes;
 }
 
+// Also where a connection is used again.
+int Transfer::on_connected(void* self, char*, char*, int, int) noexcept {
+    auto& t = *static_cast<Transfer*>(self);
+    t.host->reached = true;
+    t.host->failed = false;
+    if (std::exchange(t.connecting, false))
+        --t.host->connecting;
+    return CURL_PREREQFUNC_OK;
+}
+
 } // namespace
 
 std::string_view name(Outcome outcome) noexcept {
@@ -415,24 +461,35 @@ Library::~Library() {
 // every transfer, so that none is ever lost for want of memory.
 struct Client::Impl {
     // The first transfer is made at once: it shows whether this libcurl can do what is needed.
-    explicit Impl(const Options& o) : options(o) { idle_transfer(); }
+    explicit Impl(const Options& o) : options(o), names(curl_share_init()) {
+        if (!names)
+            throw std::bad_alloc();
+        curl_share_setopt(names.get(), CURLSHOPT_SHARE, CURL_LOCK_DATA_DNS);
+        idle_transfer();
+    }
     ~Impl() {
         while (!running.empty())
             leave_running(*running.back());
     }
 
     Transfer& idle_transfer();
+    Host& host_of(std::string_view url);
     Lane& lane_with_room();
     void run(Lane& lane, int socket, int events);
     bool run_due();
     void collect(Lane& lane);
     void start_over(Lane& lane, CURLMcode why);
+    void begin(Transfer& t) noexcept;
+    bool begin_waiting() noexcept;
+    void fail(Transfer& t, Outcome outcome, std::string_view error) noexcept;
     void leave_running(Transfer& t) noexcept;
     template <class Condition>
     bool cancel_if(Condition condition) noexcept;
 
     Options options;
     Poller poller;
+    Share names; // looked up for one lane, known to all
+    std::map<std::string, Host, std::less<>> hosts;
     std::vector<std::unique_ptr<Transfer>> transfers;
     std::vector<Transfer*> idle, running, ended;
     std::vector<std::unique_ptr<Lane>> lanes;
@@ -447,10 +504,16 @@ Transfer& Client::Impl::idle_transfer() {
                 list->reserve(room);
             transfers.reserve(room);
         }
-        transfers.push_back(std::make_unique<Transfer>(options));
+        transfers.push_back(std::make_unique<Transfer>(options, names.get()));
         idle.push_back(transfers.back().get());
     }
     return *idle.back();
+}
+
+Host& Client::Impl::host_of(std::string_view url) {
+    const std::string_view part = host_part(url);
+    const auto known = hosts.find(part);
+    return known != hosts.end() ? known->second : hosts[std::string(part)];
 }
 
 // The first with room, so that few requests share few connections.
@@ -503,6 +566,10 @@ void Client::Impl::collect(Lane& lane) {
             continue;
         const CURLcode code = message->data.result; // the message dies with the next call
         auto& t = *info<Transfer*>(message->easy_handle, CURLINFO_PRIVATE);
+        if (t.connecting) {
+            t.host->reached = false;
+            t.host->failed = true;
+        }
         leave_running(t);
         t.end(code);
         ended.push_back(&t);
@@ -516,18 +583,64 @@ void Client::Impl::start_over(Lane& lane, CURLMcode why) {
         Transfer& t = *running[i];
         if (t.lane != &lane)
             continue;
-        leave_running(t);
-        t.end(why == CURLM_OUT_OF_MEMORY ? Outcome::out_of_memory : Outcome::other_error,
-              curl_multi_strerror(why));
-        ended.push_back(&t);
+        fail(t, why == CURLM_OUT_OF_MEMORY ? Outcome::out_of_memory : Outcome::other_error,
+             curl_multi_strerror(why));
     }
     lane.renew();
 }
 
+// Gives libcurl a transfer that is running.
+void Client::Impl::begin(Transfer& t) noexcept {
+    try {
+        Lane& lane = lane_with_room();
+        const CURLMcode code = curl_multi_add_handle(lane.multi.get(), t.easy.get());
+        if (code != CURLM_OK)
+            return fail(t, Outcome::other_error, curl_multi_strerror(code));
+        ++lane.requests;
+        t.lane = &lane;
+        t.connecting = true;
+        ++t.host->connecting;
+        poller.wake_by(Poller::Clock::now());
+    } catch (const std::bad_alloc&) {
+        fail(t, Outcome::out_of_memory, "out of memory");
+    }
+}
+
+// Whether any that waited for its host to be reached began.
+bool Client::Impl::begin_waiting() noexcept {
+    bool any = false;
+    for (auto& [url, host] : hosts)
+        while (!host.waiting.empty() && host.open()) {
+            Transfer& t = *host.waiting.front();
+            host.waiting.pop_front();
+            begin(t);
+            any = true;
+        }
+    std::erase_if(hosts, [](const auto& entry) { return entry.second.requests == 0; });
+    return any;
+}
+
+void Client::Impl::fail(Transfer& t, Outcome outcome, std::string_view text) noexcept {
+    leave_running(t);
+    t.end(outcome, text);
+    ended.push_back(&t);
+    poller.wake_by(Poller::Clock::now());
+}
+
 void Client::Impl::leave_running(Transfer& t) noexcept {
-    curl_multi_remove_handle(t.lane->multi.get(), t.easy.get());
-    --t.lane->requests;
-    t.lane = nullptr;
+    Host& host = *std::exchange(t.host, nullptr);
+    if (t.lane) {
+        curl_multi_remove_handle(t.lane->multi.get(), t.easy.get());
+        --t.lane->requests;
+        t.lane = nullptr;
+    } else {
+        std::erase(host.waiting, &t);
+    }
+    if (std::exchange(t.connecting, false))
+        --host.connecting;
+    --host.requests;
+    if (!host.waiting.empty())
+        poller.wake_by(Poller::Clock::now());
     running[t.position] = running.back();
     running[t.position]->position = t.position;
     running.pop_back();
@@ -566,17 +679,17 @@ void Client::start(Request&& request) {
     t.response.tag = t.request.tag;
     try {
         t.prepare();
-        Lane& lane = impl_->lane_with_room();
-        const CURLMcode code = curl_multi_add_handle(lane.multi.get(), t.easy.get());
-        if (code == CURLM_OK) {
-            ++lane.requests;
-            t.lane = &lane;
-            t.position = impl_->running.size();
-            impl_->running.push_back(&t);
-            impl_->poller.wake_by(Poller::Clock::now());
-            return;
-        }
-        t.end(Outcome::other_error, curl_multi_strerror(code));
+        Host& host = impl_->host_of(t.request.url);
+        const bool open = host.open();
+        if (!open)
+            host.waiting.push_back(&t);
+        ++host.requests;
+        t.host = &host;
+        t.position = impl_->running.size();
+        impl_->running.push_back(&t);
+        if (open)
+            impl_->begin(t);
+        return;
     } catch (const Refusal& refusal) {
         t.end(refusal.outcome, refusal.what());
     } catch (const std::bad_alloc&) {
@@ -604,7 +717,8 @@ void Client::step() {
         }
         // After the sockets: an answer that came in time has not timed out.
         const bool any_due = impl_->run_due();
-        if (!any_due && ready.size() < Poller::batch - 1) // one less: the timer
+        const bool any_begun = impl_->begin_waiting();
+        if (!any_due && !any_begun && ready.size() < Poller::batch - 1) // one less: the timer
             break;
     }
     for (const auto& lane : impl_->lanes)

@@ -82,11 +82,14 @@ struct Options {
 //     step()                  moves everything that can move
 //     take()                  what has ended, each request exactly once
 //
-// It keeps connections open, follows no redirects, uses no proxy, and has no limit or queue of
-// its own: the caller keeps in_flight() and Options::connections within its descriptors (one a
-// connection, two more while a name is looked up, two for the client itself) and starts few
-// requests at a time to a host whose name is not cached, because libcurl looks it up for each
-// of them in a thread.
+// It keeps connections open, follows no redirects, uses no proxy, and has no limit of its own: the
+// caller keeps in_flight() and Options::connections within its descriptors (one a connection, two
+// more while a name is looked up, two for the client itself).
+//
+// Only to a host that none in flight has reached the others wait: behind one, and once that has
+// failed, behind eight at a time, until one has connected. libcurl looks up a name it does not know
+// in a thread for each request, and a host that is down would get them all at once. Their timeouts
+// begin when they do.
 //
 // The process must ignore SIGPIPE (OpenSSL writes without MSG_NOSIGNAL). All other signals may
 // have handlers: they are blocked inside step(), so that no thread that libcurl makes there

@@ -1,8 +1,13 @@
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <fstream>
+#include <mutex>
 #include <set>
 
+#include <dlfcn.h>
 #include <doctest/doctest.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/epoll.h>
@@ -10,6 +15,44 @@
 
 #include "http/client.hpp"
 #include "server.hpp"
+
+namespace {
+
+// Lookups of names, as the program's own getaddrinfo sees them: localhost is looked up with a delay
+// for cold.test, and dead.test never found.
+struct Lookups {
+    std::atomic<int> made = 0, now = 0, peak = 0;
+    std::mutex mutex;
+    std::vector<int> at_once; // how many there were with each, in the order in which they began
+
+    void reset() {
+        made = peak = 0;
+        at_once.clear();
+    }
+} lookups;
+
+} // namespace
+
+// In place of libc's, for libcurl too.
+extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo* hints,
+                           addrinfo** result) {
+    using Function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
+    static const auto real = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+    const bool cold = node && std::strcmp(node, "cold.test") == 0;
+    const bool dead = node && std::strcmp(node, "dead.test") == 0;
+    if (!cold && !dead)
+        return real(node, service, hints, result);
+    ++lookups.made;
+    const int now = ++lookups.now;
+    {
+        const std::lock_guard lock(lookups.mutex);
+        lookups.at_once.push_back(now);
+        lookups.peak = std::max<int>(lookups.peak, now);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    --lookups.now;
+    return dead ? EAI_NONAME : real("127.0.0.1", service, hints, result);
+}
 
 using namespace jobq::http;
 using namespace std::chrono_literals;
@@ -375,6 +418,90 @@ TEST_CASE("client: a name lookup never takes longer than the timeout") {
         response.outcome == Outcome::dns_error || response.outcome == Outcome::timeout;
     CHECK(as_expected);
     CHECK(Clock::now() - began < 3s);
+}
+
+TEST_CASE("client: a name that is not known is looked up once for many requests") {
+    test::raise_descriptor_limit();
+    const Server server;
+    lookups.reset();
+    Client client;
+    const auto url = "http://cold.test:" + std::to_string(server.port()) + "/";
+    for (int i = 0; i < 1000; ++i)
+        client.start(post(url));
+    CHECK(client.in_flight() == 1000);
+    const auto responses = run(client, 1000);
+    for (const Response& response : responses)
+        REQUIRE(response.outcome == Outcome::answered);
+    CHECK(lookups.made == 1);
+    CHECK(client.in_flight() == 0);
+}
+
+TEST_CASE("client: a name that cannot be found is looked up by few at a time") {
+    lookups.reset();
+    Client client;
+    for (int i = 0; i < 100; ++i)
+        client.start(post("http://dead.test/"));
+    const auto responses = run(client, 100);
+    for (const Response& response : responses)
+        REQUIRE(response.outcome == Outcome::dns_error);
+    CHECK(lookups.peak <= 8);
+    REQUIRE(lookups.at_once.size() == 100);
+    CHECK(lookups.at_once[1] <= 2); // it began when the first had failed
+}
+
+TEST_CASE("client: a host that is down holds up no other") {
+    const Server server;
+    lookups.reset();
+    Client client;
+    for (int i = 0; i < 20; ++i) {
+        client.start(post("http://dead.test/"));
+        client.start(post(server.url()));
+    }
+    const auto responses = run_until(client, [](const auto& all) {
+        return std::count_if(all.begin(), all.end(), [](const Response& response) {
+                   return response.outcome == Outcome::answered;
+               }) == 20;
+    });
+    CHECK(responses.size() < 40);
+    run(client, 40 - responses.size());
+}
+
+TEST_CASE("client: requests that wait for a host can be cancelled") {
+    test::raise_descriptor_limit();
+    const Server server;
+    Client client;
+    const auto url = "http://cold.test:" + std::to_string(server.port()) + "/";
+    for (std::uint64_t tag = 1; tag <= 10; ++tag) {
+        Request request = post(url);
+        request.tag = tag;
+        client.start(std::move(request));
+    }
+    client.step();
+    CHECK(client.cancel(1)); // the others waited for it
+    CHECK(client.cancel(5));
+    CHECK(client.in_flight() == 8);
+    std::set<std::uint64_t> answered;
+    for (const Response& response : run(client, 8))
+        answered.insert(response.tag);
+    CHECK(answered == std::set<std::uint64_t>{2, 3, 4, 6, 7, 8, 9, 10});
+    client.start(post(url));
+    client.start(post(url));
+    client.cancel_all();
+    CHECK(client.in_flight() == 0);
+}
+
+TEST_CASE("client: a host that comes back is used at full width again") {
+    test::raise_descriptor_limit();
+    Server server(always({.delay = 200ms}));
+    Client client;
+    const int port = test::closed_port();
+    CHECK(send(client, post("http://127.0.0.1:" + std::to_string(port) + "/")).outcome ==
+          Outcome::connection_refused);
+    for (int i = 0; i < 100; ++i)
+        client.start(post(server.url()));
+    const auto begun = Clock::now();
+    run(client, 100);
+    CHECK(Clock::now() - begun < 2s); // eight at a time would be 2.6 s
 }
 
 TEST_CASE("client: a receiver that does not speak TLS is a TLS error") {
