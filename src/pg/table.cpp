@@ -128,13 +128,19 @@ XLogRecPtr Tuple::durable_at() const {
 
 Tuple Table::make(std::span<const Datum> values, std::span<const bool> nulls) {
     return guarded([&] {
-        if (static_cast<int>(values.size()) != columns()->natts)
-            elog(ERROR, "table \"%s\" has %d columns instead of %d",
-                 RelationGetRelationName(relation_), columns()->natts,
-                 static_cast<int>(values.size()));
-        return Tuple(heap_form_tuple(columns(), const_cast<Datum*>(values.data()),
-                                     const_cast<bool*>(nulls.data())),
-                     columns());
+        int natts = columns()->natts;
+        if (static_cast<int>(values.size()) > natts)
+            ereport(ERROR, errcode(ERRCODE_UNDEFINED_COLUMN),
+                    errmsg("table \"%s\" has %d columns instead of %d",
+                           RelationGetRelationName(relation_), natts,
+                           static_cast<int>(values.size())));
+        // Columns that somebody has added are NULL.
+        Datum all[MaxHeapAttributeNumber];
+        bool all_nulls[MaxHeapAttributeNumber];
+        std::fill_n(all_nulls, natts, true);
+        std::copy(values.begin(), values.end(), all);
+        std::copy(nulls.begin(), nulls.end(), all_nulls);
+        return Tuple(heap_form_tuple(columns(), all, all_nulls), columns());
     });
 }
 

@@ -134,7 +134,7 @@ public:
     TupleDesc columns() const { return RelationGetDescr(relation_); }
     Relation relation() const { return relation_; }
 
-    // A row for this table. As many values as it has columns.
+    // A row for this table: values for its first columns, or all.
     template <std::size_t n>
     Tuple make(const Values<n>& values) {
         return make(values.values(), values.nulls());
