@@ -798,7 +798,10 @@ void Deliveries::delete_old(TimestampTz now) {
             commit_without_flush();
         });
     });
-    delete_at_ = deleted < housekeeping_batch ? now + delete_every : now;
+    if (deleting_)
+        delete_at_ = deleting_.retry_at();
+    else
+        delete_at_ = deleted < housekeeping_batch ? now + delete_every : now;
 }
 
 TimestampTz Deliveries::scan_at() const {
