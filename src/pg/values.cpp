@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstring>
 
 #include "core/text.hpp"
@@ -140,7 +141,9 @@ std::chrono::microseconds length_of(Datum interval) {
 }
 
 std::string_view to_utf8(std::string_view text) {
-    if (GetDatabaseEncoding() == PG_UTF8)
+    // ASCII is the same in every encoding of a server, also in those that have no conversion.
+    if (GetDatabaseEncoding() == PG_UTF8 ||
+        std::none_of(text.begin(), text.end(), [](char c) { return IS_HIGHBIT_SET(c); }))
         return text;
     if (GetDatabaseEncoding() == PG_SQL_ASCII && !core::valid_utf8(text)) {
         std::string valid = core::printable(text);

@@ -79,6 +79,13 @@ sub busy
 	is($request->{body}, qq({"a": "Andr\x{fffd}"}), 'with replacements');
 }
 {
+	database('mule', q{ENCODING 'MULE_INTERNAL' LC_COLLATE 'C' LC_CTYPE 'C'});
+	my $id = push_to(q{'hook', options => '{"headers": {"receiver": "json?body={\"a\": \"%C3%A9\"}"}}'}, 'mule');
+	until_state($node, $id, 'completed', 'so is ASCII from a database that cannot be converted to UTF-8', database => 'mule');
+	is(sql(qq{SELECT result IS NULL, response FROM jobq.jobs JOIN jobq.attempts USING (id) WHERE id = '$id'}, 'mule'),
+		't|{"a": "??"}', 'with an answer that has no place in it');
+}
+{
 	my $numbers = join ',', ('1e131000') x 50;
 	my $id = push_to(sprintf q{'hook', options => '%s'},
 		encode_json({ headers => { receiver => "json?body=[$numbers]" } }));
