@@ -184,8 +184,8 @@ void Deliveries::look_again() {
 }
 
 // Does what may fail without harm to the rest.
-void Deliveries::attempt(Trouble& trouble, std::string_view what,
-                         const std::function<void()>& work) {
+void Deliveries::try_to(Trouble& trouble, std::string_view what,
+                        const std::function<void()>& work) {
     if (trouble.waits(pg::clock()))
         return;
     try {
@@ -270,7 +270,7 @@ void Deliveries::look_everywhere() {
             FROM present AS p WHERE p.queue_id IS NOT NULL
         )
         SELECT p.queue_id FROM present AS p WHERE p.queue_id IS NOT NULL)");
-    attempt(looking_, "find the queues that have jobs", [this] {
+    try_to(looking_, "find the queues that have jobs", [this] {
         in_transaction([this](const pg::Spi& spi) {
             for (auto row : with_jobs.run(spi))
                 look_at(row.int4(1));
@@ -473,6 +473,7 @@ bool Deliveries::record_alone(Result& result) {
         recording_.met(fmt::format("record the outcome of job {}", core::to_string(result.id)),
                        error);
         result.not_before = recording_.retry_at();
+        result.stuck = true;
     }
     return recorded;
 }
@@ -485,7 +486,11 @@ void Deliveries::recorded(std::size_t due, const std::vector<core::Uuid>& left) 
         Result& result = results_[i];
         if (i < due) {
             if (!std::binary_search(left.begin(), left.end(), result.id)) {
-                in_hand_.erase(result.id);
+                // Unless it was claimed again since: an error may have kept us from hearing of the
+                // end.
+                auto held = in_hand_.find(result.id);
+                if (held != in_hand_.end() && held->second == result.attempt)
+                    in_hand_.erase(held);
                 continue;
             }
             result.not_before = std::max(result.not_before, now + retry_locked_after);
@@ -495,7 +500,8 @@ void Deliveries::recorded(std::size_t due, const std::vector<core::Uuid>& left) 
         ++kept;
     }
     results_.resize(kept);
-    if (kept == 0)
+    if (recording_ && std::none_of(results_.begin(), results_.end(),
+                                   [](const Result& result) { return result.stuck; }))
         recording_.over();
 }
 
@@ -754,7 +760,7 @@ void Deliveries::announce(TimestampTz now) {
     });
     if (!any || announcing_.waits(now))
         return;
-    attempt(announcing_, "announce what can be pulled", [&] {
+    try_to(announcing_, "announce what can be pulled", [&] {
         in_transaction([&](const pg::Spi&) {
             for (auto& [id, queue] : queues_)
                 if (queue.look && !queue.endpoint_id && now >= queue.announce_at)
@@ -782,7 +788,7 @@ void Deliveries::end_leases() {
         if (!queue.look || queue.endpoint_id)
             continue;
         int32 queue_id = id;
-        attempt(queue.ending_leases, fmt::format("end leases of queue \"{}\"", queue.name), [&] {
+        try_to(queue.ending_leases, fmt::format("end leases of queue \"{}\"", queue.name), [&] {
             in_transaction([&](const pg::Spi&) {
                 queue::end_leases(queue_id, housekeeping_batch, most_rows_looked_at);
             });
@@ -792,7 +798,7 @@ void Deliveries::end_leases() {
 
 void Deliveries::delete_old(TimestampTz now) {
     std::size_t deleted = 0;
-    attempt(deleting_, "delete old jobs", [&] {
+    try_to(deleting_, "delete old jobs", [&] {
         in_transaction([&](const pg::Spi& spi) {
             deleted = queue::delete_old(spi, housekeeping_batch);
             commit_without_flush();

@@ -111,6 +111,7 @@ private:
         std::string outcome = {}, error = {}, body = {};
         int status = 0;
         TimestampTz not_before = 0; // of its next try to be recorded
+        bool stuck = false;         // it could not be, alone
     };
 
     void load_settings();
@@ -118,7 +119,7 @@ private:
     void look_at(int32 queue_id);
     void look_again();
     bool delivers() const;
-    void attempt(Trouble& trouble, std::string_view what, const std::function<void()>& work);
+    void try_to(Trouble& trouble, std::string_view what, const std::function<void()>& work);
     void collect();
     bool record_and_claim(TimestampTz now);
     std::vector<core::Uuid> record(const pg::Spi& spi, std::span<const Result> results);
