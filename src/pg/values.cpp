@@ -202,10 +202,10 @@ namespace {
 std::size_t quoted_size(const char* text, int length) {
     std::size_t size = 2 + static_cast<std::size_t>(length);
     for (int i = 0; i < length; ++i)
-        if (text[i] == '"' || text[i] == '\\' || std::strchr("\b\f\n\r\t", text[i]) != nullptr)
+        if (text[i] == '"' || text[i] == '\\')
             size += 1;
         else if (static_cast<unsigned char>(text[i]) < ' ')
-            size += 5;
+            size += std::strchr("\b\f\n\r\t", text[i]) != nullptr ? 1 : 5;
     return size;
 }
 
