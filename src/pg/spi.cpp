@@ -12,6 +12,7 @@ extern "C" {
 #include "jit/jit.h"
 #include "optimizer/cost.h"
 #include "utils/guc.h"
+#include "utils/snapmgr.h"
 }
 
 namespace jobq::pg {
@@ -113,10 +114,18 @@ Rows Statement::run(const Spi&, std::initializer_list<Param> params) {
         if (plan_ == nullptr)
             refused("SPI_prepare", SPI_result);
     }
-    int code =
-        guarded([&] { return SPI_execute_plan(plan_, values.data(), nulls.data(), false, 0); });
+    int code = guarded([&] {
+        // As foreign keys do: what is queued now counts, not what was when the transaction began.
+        Snapshot snapshot = InvalidSnapshot;
+        if (IsolationUsesXactSnapshot()) {
+            CommandCounterIncrement();
+            snapshot = GetLatestSnapshot();
+        }
+        return SPI_execute_snapshot(plan_, values.data(), nulls.data(), snapshot, InvalidSnapshot,
+                                    false, true, 0);
+    });
     if (code < 0)
-        refused("SPI_execute_plan", code);
+        refused("SPI_execute_snapshot", code);
     return {SPI_tuptable, SPI_processed};
 }
 

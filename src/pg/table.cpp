@@ -66,7 +66,7 @@ bool changed_under_us(TM_Result result) {
 FreshSnapshot::FreshSnapshot() : exceptions_(std::uncaught_exceptions()) {
     snapshot_ = guarded([] {
         CommandCounterIncrement();
-        PushActiveSnapshot(GetTransactionSnapshot());
+        PushActiveSnapshot(GetLatestSnapshot());
         return GetActiveSnapshot();
     });
 }
@@ -308,9 +308,6 @@ Written Table::remove(const Tuple& row, OnBusy busy) {
                                        InvalidSnapshot, wait, &failure, false);
         if (result == TM_Ok)
             return Written::done;
-        if (changed_under_us(result) && IsolationUsesXactSnapshot())
-            ereport(ERROR, errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
-                    errmsg("could not serialize access due to concurrent update"));
         return changed_under_us(result) ? Written::changed : Written::locked;
     });
 }

@@ -27,7 +27,8 @@ extern "C" {
 
 namespace jobq::pg {
 
-// What a statement that begins now would see: all that is committed, and what its transaction did.
+// What a READ COMMITTED statement that begins now would see, at every isolation level: all that is
+// committed, and what its transaction did.
 class FreshSnapshot {
 public:
     FreshSnapshot();
