@@ -11,12 +11,29 @@ extern "C" {
 
 namespace jobq::pg {
 
+namespace {
+
+LOCKTAG tag_of(LockKind kind, std::uint64_t key) {
+    LOCKTAG tag;
+    SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, static_cast<uint32>(key >> 32),
+                         static_cast<uint32>(key), static_cast<uint16>(kind));
+    return tag;
+}
+
+} // namespace
+
 bool try_lock(LockKind kind, std::uint64_t key) {
-    return guarded([&] {
-        LOCKTAG tag;
-        SET_LOCKTAG_ADVISORY(tag, MyDatabaseId, static_cast<uint32>(key >> 32),
-                             static_cast<uint32>(key), static_cast<uint16>(kind));
-        return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL;
+    LOCKTAG tag = tag_of(kind, key);
+    return guarded(
+        [&] { return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL; });
+}
+
+void lock_name(LockKind kind, std::string_view name, LockMode mode) {
+    LOCKTAG tag =
+        tag_of(kind, hash_bytes_extended(reinterpret_cast<const unsigned char*>(name.data()),
+                                         static_cast<int>(name.size()), 0));
+    guarded([&] {
+        LockAcquire(&tag, mode == LockMode::shared ? ShareLock : ExclusiveLock, false, false);
     });
 }
 

@@ -6,6 +6,7 @@
 #include "core/names.hpp"
 #include "http/url.hpp"
 #include "pg/call.hpp"
+#include "pg/locks.hpp"
 #include "queue/checks.hpp"
 
 extern "C" {
@@ -68,6 +69,13 @@ JOBQ_FUNCTION(jobq_check_url) {
 
 JOBQ_FUNCTION(jobq_check_headers) {
     jobq::queue::check_headers(call.datum(0));
+    return 0;
+}
+
+JOBQ_FUNCTION(jobq_lock_name) {
+    using namespace jobq::pg;
+    lock_name(call.text(0) == "queue" ? LockKind::queue_name : LockKind::endpoint_name,
+              call.text(1), call.boolean(2) ? LockMode::exclusive : LockMode::shared);
     return 0;
 }
 

@@ -311,12 +311,12 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
     std::vector<core::Uuid> forgotten;
     std::vector<QueueRow> queues;
     std::vector<Turn> turns;
-    auto queue_of = [&](int32 id) -> const QueueRow& {
+    auto queue_of = [&](int32 id) -> const QueueRow* {
         for (const QueueRow& queue : queues)
             if (queue.id == id)
-                return queue;
-        queues.push_back(*find_queue(id));
-        return queues.back();
+                return &queue;
+        auto found = find_queue(id);
+        return found ? &queues.emplace_back(std::move(*found)) : nullptr;
     };
     TimestampTz now = pg::clock();
     Oid completed = pg::enum_value("job_state", "completed");
@@ -339,13 +339,15 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
             pg::Tuple row = scan->row();
             if (row.null(Column::lease_until) || row.int4(Column::attempt) != item->attempt)
                 break;
-            const QueueRow& queue = queue_of(row.int4(Column::queue_id));
+            const QueueRow* queue = queue_of(row.int4(Column::queue_id));
+            if (queue == nullptr) // dropped since the snapshot, and the job with it
+                break;
             std::optional<Turn> turn;
             if (!row.null(Column::group_key))
-                turn = {queue.id, std::string(queue.name), std::string(row.text(Column::group_key)),
-                        row.int8(Column::seq)};
+                turn = {queue->id, std::string(queue->name),
+                        std::string(row.text(Column::group_key)), row.int8(Column::seq)};
             std::optional<pg::Tuple> keep;
-            if (queue.keeps)
+            if (queue->keeps)
                 keep = finished_row(finished, row, *item, now, completed);
             auto written = jobs.remove(row, busy);
             if (written == pg::Written::changed) {
@@ -363,8 +365,8 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
             // A group or a limit had held others back.
             if (turn)
                 turns.push_back(std::move(*turn));
-            else if (queue.max_running)
-                wake::note_room(queue.id, queue.name);
+            else if (queue->max_running)
+                wake::note_room(queue->id, queue->name);
             break;
         }
     }

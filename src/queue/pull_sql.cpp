@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "pg/call.hpp"
+#include "pg/locks.hpp"
 #include "queue/claim.hpp"
 #include "queue/finish.hpp"
 
@@ -51,6 +52,9 @@ TimestampTz lease_end(Datum interval) {
 // Pulls from one queue what is missing to the batch, into rows. Returns how many.
 std::size_t pull(std::string_view name, const PullArguments& arguments, std::size_t limit,
                  pg::RowSink& rows) {
+    // Before any row: a transaction that pulls, then pushes, and drop_queue do not wait for each
+    // other.
+    pg::lock_name(pg::LockKind::queue_name, name, pg::LockMode::shared);
     auto queue = queue::require_queue(name);
     if (queue.endpoint_id)
         throw Error(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,

@@ -233,6 +233,7 @@ void push_keyed(const PushSettings& s, std::optional<int32> endpoint, std::span<
 std::optional<int32> endpoint_of(const PushSettings& s, const QueueRow& queue) {
     if (!s.endpoint)
         return std::nullopt;
+    pg::lock_name(pg::LockKind::endpoint_name, *s.endpoint, pg::LockMode::shared);
     pg::Spi spi;
     static pg::Statement find("SELECT e.id FROM jobq.endpoint AS e WHERE e.name = $1");
     auto rows = find.run(spi, {pg::param(*s.endpoint)});
@@ -337,9 +338,10 @@ std::vector<core::Uuid> push(const PushSettings& settings, std::vector<NewJob> j
     for (const NewJob& job : jobs)
         check(settings, job);
 
-    // drop_queue and drop_endpoint wait for this: what is looked up below is there until the
-    // commit.
+    // drop_queue waits for this, and so does drop_endpoint in endpoint_of: what is looked up below
+    // is there until the commit.
     pg::Table table("job");
+    pg::lock_name(pg::LockKind::queue_name, settings.queue, pg::LockMode::shared);
     QueueRow queue = require_queue(settings.queue);
     bool keyed = std::any_of(jobs.begin(), jobs.end(),
                              [](const NewJob& job) { return job.unique_key.has_value(); });

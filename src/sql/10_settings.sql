@@ -79,6 +79,22 @@ CREATE FUNCTION jobq.check_url(url text) RETURNS void
 CREATE FUNCTION jobq.check_headers(headers jsonb) RETURNS void
     LANGUAGE c IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'jobq_check_headers';
 
+-- Locks the name of a queue or an endpoint until the end of the transaction: shared by who makes jobs for it,
+-- exclusive for who drops or renames it. So these wait for each other, and for nobody else.
+CREATE FUNCTION jobq.lock_name(what text, name text, exclusive boolean) RETURNS void
+    LANGUAGE c STRICT AS 'MODULE_PATHNAME', 'jobq_lock_name';
+
+CREATE FUNCTION jobq.require_read_committed(what text) RETURNS void
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        RAISE feature_not_supported USING
+            MESSAGE = format('%s can only be dropped in a READ COMMITTED transaction', what),
+            DETAIL = 'What others have committed meanwhile must be seen.',
+            HINT = 'Begin the transaction with ISOLATION LEVEL READ COMMITTED.';
+    END IF;
+END $$;
+
 CREATE FUNCTION jobq.check_number(name text, value numeric, low numeric, high numeric) RETURNS void
     LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
@@ -152,6 +168,9 @@ BEGIN
     IF TG_OP = 'UPDATE' AND NEW.id <> OLD.id THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the id of a queue cannot be changed';
     END IF;
+    IF TG_OP = 'UPDATE' AND NEW.name <> OLD.name THEN
+        PERFORM jobq.lock_name('queue', OLD.name, exclusive => true);
+    END IF;
     -- No foreign key: pg_restore with several jobs loads an extension's tables in any order.
     IF TG_OP = 'UPDATE' AND NEW.endpoint_id IS DISTINCT FROM OLD.endpoint_id AND NEW.endpoint_id IS NOT NULL THEN
         PERFORM FROM jobq.endpoint AS e WHERE e.id = NEW.endpoint_id FOR KEY SHARE;
@@ -168,6 +187,7 @@ DECLARE
     queue text;
 BEGIN
     IF TG_OP = 'DELETE' THEN
+        PERFORM jobq.require_read_committed('endpoints');
         SELECT q.name INTO queue FROM jobq.queue AS q WHERE q.endpoint_id = OLD.id LIMIT 1;
         IF FOUND THEN
             RAISE object_in_use USING MESSAGE = format('endpoint "%s" is used by queue "%s"', OLD.name, queue),
@@ -184,6 +204,9 @@ BEGIN
             jobq.check_number('keep_response', NEW.keep_response, 0, 1048576);
     IF TG_OP = 'UPDATE' AND NEW.id <> OLD.id THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the id of an endpoint cannot be changed';
+    END IF;
+    IF TG_OP = 'UPDATE' AND NEW.name <> OLD.name THEN
+        PERFORM jobq.lock_name('endpoint', OLD.name, exclusive => true);
     END IF;
     RETURN NEW;
 END $$;

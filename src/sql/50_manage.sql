@@ -119,30 +119,35 @@ CREATE FUNCTION jobq.drop_queue(queue text, force boolean DEFAULT false, if_exis
 DECLARE
     found jobq.queue;
 BEGIN
-    -- Whoever writes jobs or ended jobs takes ROW EXCLUSIVE on this table first. So nothing of
-    -- the queue is being changed while this is held, and no push can land in a queue that is gone.
-    LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
-    IF if_exists AND queue IS NOT NULL AND NOT EXISTS (SELECT FROM jobq.queue AS q WHERE q.name = drop_queue.queue) THEN
-        RAISE NOTICE 'queue "%" does not exist, skipping', queue;
-        RETURN;
-    END IF;
-    found := jobq.queue_named(queue);
-    IF NOT force AND (EXISTS (SELECT FROM jobq.job AS j WHERE j.queue_id = found.id)
-                      OR EXISTS (SELECT FROM jobq.dead AS d WHERE d.queue_id = found.id)) THEN
-        RAISE object_in_use USING MESSAGE = format('queue "%s" still has jobs', queue),
-            HINT = 'Drop it with force => true to drop its jobs too.';
-    END IF;
+    PERFORM jobq.require_read_committed('queues');
+    -- Twice: before the lock, so that a drop that is refused holds off nobody; and again when nobody else
+    -- can make jobs for the queue any more.
+    FOR look IN 1..2 LOOP
+        IF if_exists AND queue IS NOT NULL AND NOT EXISTS (SELECT FROM jobq.queue AS q WHERE q.name = drop_queue.queue) THEN
+            RAISE NOTICE 'queue "%" does not exist, skipping', queue;
+            RETURN;
+        END IF;
+        found := jobq.queue_named(queue);
+        IF NOT force AND (EXISTS (SELECT FROM jobq.job AS j WHERE j.queue_id = found.id)
+                          OR EXISTS (SELECT FROM jobq.dead AS d WHERE d.queue_id = found.id)) THEN
+            RAISE object_in_use USING MESSAGE = format('queue "%s" still has jobs', queue),
+                HINT = 'Drop it with force => true to drop its jobs too.';
+        END IF;
+        PERFORM jobq.lock_name('queue', queue, exclusive => true);
+    END LOOP;
+    -- Who ends a job writes its row first: this waits for all of them, in the order in which they lock several.
+    PERFORM FROM jobq.job AS j WHERE j.queue_id = found.id ORDER BY j.id FOR UPDATE;
     DELETE FROM jobq.attempt AS a USING jobq.job AS j WHERE j.queue_id = found.id AND a.job_id = j.id;
-    DELETE FROM jobq.attempt AS a USING jobq.dead AS d WHERE d.queue_id = found.id AND a.job_id = d.id;
-    DELETE FROM jobq.attempt AS a USING jobq.finished AS f WHERE f.queue_id = found.id AND a.job_id = f.id;
     DELETE FROM jobq.job AS j WHERE j.queue_id = found.id;
-    DELETE FROM jobq.dead AS d WHERE d.queue_id = found.id;
-    DELETE FROM jobq.finished AS f WHERE f.queue_id = found.id;
+    WITH gone AS (DELETE FROM jobq.dead AS d WHERE d.queue_id = found.id RETURNING d.id)
+        DELETE FROM jobq.attempt AS a USING gone AS g WHERE a.job_id = g.id;
+    WITH gone AS (DELETE FROM jobq.finished AS f WHERE f.queue_id = found.id RETURNING f.id)
+        DELETE FROM jobq.attempt AS a USING gone AS g WHERE a.job_id = g.id;
     DELETE FROM jobq.queue AS q WHERE q.id = found.id;
 END $$;
 COMMENT ON FUNCTION jobq.drop_queue IS
-'Drops a queue and its finished jobs; with force also jobs that wait, run or are dead. Waits for pushes under way and holds off others until it commits (SHARE ROW EXCLUSIVE on jobq.job).
-Errors: 42704 unknown queue, 55006 it still has jobs.
+'Drops a queue and its finished jobs; with force also jobs that wait, run or are dead. Waits for transactions that have pushed to the queue, pulled from it or are ending its jobs, and holds off others until it commits; other queues go on.
+Errors: 42704 unknown queue, 55006 it still has jobs, 0A000 not READ COMMITTED.
 Example: SELECT jobq.drop_queue(''emails'', force => true);';
 
 CREATE FUNCTION jobq.endpoint_with(base jobq.endpoint, url text, max_in_flight int, timeout interval, headers jsonb, options jsonb) RETURNS jobq.endpoint
@@ -217,26 +222,35 @@ CREATE FUNCTION jobq.drop_endpoint(endpoint text, if_exists boolean DEFAULT fals
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     found jobq.endpoint;
+    jobs record;
 BEGIN
-    LOCK TABLE jobq.job IN SHARE ROW EXCLUSIVE MODE;
-    IF if_exists AND endpoint IS NOT NULL AND NOT EXISTS (SELECT FROM jobq.endpoint AS e WHERE e.name = drop_endpoint.endpoint) THEN
-        RAISE NOTICE 'endpoint "%" does not exist, skipping', endpoint;
-        RETURN;
-    END IF;
-    found := jobq.endpoint_named(endpoint);
-    IF EXISTS (SELECT FROM jobq.job AS j WHERE j.endpoint_id = found.id) THEN
-        RAISE object_in_use USING MESSAGE = format('jobs for endpoint "%s" still wait', endpoint),
-            HINT = 'Cancel or clear them first.';
-    END IF;
-    IF EXISTS (SELECT FROM jobq.dead AS d WHERE d.endpoint_id = found.id) THEN
-        RAISE object_in_use USING MESSAGE = format('there are dead jobs for endpoint "%s"', endpoint),
-            HINT = 'Retry or clear them first.';
-    END IF;
+    PERFORM jobq.require_read_committed('endpoints');
+    FOR look IN 1..2 LOOP -- see drop_queue
+        IF if_exists AND endpoint IS NOT NULL AND NOT EXISTS (SELECT FROM jobq.endpoint AS e WHERE e.name = drop_endpoint.endpoint) THEN
+            RAISE NOTICE 'endpoint "%" does not exist, skipping', endpoint;
+            RETURN;
+        END IF;
+        found := jobq.endpoint_named(endpoint);
+        -- At one look: jobs go from one table to the other.
+        SELECT EXISTS (SELECT FROM jobq.job AS j WHERE j.endpoint_id = found.id) AS waiting,
+               EXISTS (SELECT FROM jobq.dead AS d WHERE d.endpoint_id = found.id) AS dead
+            INTO jobs;
+        IF jobs.waiting THEN
+            RAISE object_in_use USING MESSAGE = format('jobs for endpoint "%s" still wait', endpoint),
+                HINT = 'Cancel or clear them first.';
+        END IF;
+        IF jobs.dead THEN
+            RAISE object_in_use USING MESSAGE = format('there are dead jobs for endpoint "%s"', endpoint),
+                HINT = 'Retry or clear them first.';
+        END IF;
+        PERFORM jobq.lock_name('endpoint', endpoint, exclusive => true);
+        PERFORM FROM jobq.endpoint AS e WHERE e.id = found.id FOR UPDATE; -- see revive
+    END LOOP;
     DELETE FROM jobq.endpoint AS e WHERE e.id = found.id;
 END $$;
 COMMENT ON FUNCTION jobq.drop_endpoint IS
-'Drops an endpoint that no queue and no waiting or dead job uses. Holds off pushes until it commits.
-Errors: 42704 unknown endpoint, 55006 still in use.';
+'Drops an endpoint that no queue and no waiting or dead job uses. Holds off pushes that name it in their options until it commits.
+Errors: 42704 unknown endpoint, 55006 still in use, 0A000 not READ COMMITTED.';
 
 CREATE FUNCTION jobq.pause(queue text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -302,7 +316,6 @@ CREATE FUNCTION jobq.cancel(id uuid) RETURNS void
 DECLARE
     job record;
 BEGIN
-    LOCK TABLE jobq.job IN ROW EXCLUSIVE MODE; -- see drop_queue
     SELECT q.id AS queue_id, q.name AS queue, j.run_at, j.seq, j.group_key INTO job
         FROM jobq.job AS j JOIN jobq.queue AS q ON q.id = j.queue_id
         WHERE j.id = cancel.id FOR UPDATE OF j;
@@ -326,7 +339,11 @@ DECLARE
     ended jobq.finished;
     queue jobq.queue;
 BEGIN
-    LOCK TABLE jobq.job IN ROW EXCLUSIVE MODE; -- see drop_queue
+    SELECT * INTO queue FROM jobq.queue AS q
+        WHERE q.id = coalesce((SELECT j.queue_id FROM jobq.job AS j WHERE j.id = retry.id),
+                              (SELECT d.queue_id FROM jobq.dead AS d WHERE d.id = retry.id),
+                              (SELECT f.queue_id FROM jobq.finished AS f WHERE f.id = retry.id LIMIT 1));
+    PERFORM jobq.lock_name('queue', queue.name, exclusive => false); -- before any row, as drop_queue
     SELECT * INTO job FROM jobq.job AS j WHERE j.id = retry.id FOR UPDATE;
     IF FOUND THEN
         IF job.lease_until IS NOT NULL THEN
@@ -342,9 +359,7 @@ BEGIN
             PERFORM jobq.no_such_job(id);
         END IF;
         PERFORM jobq.revive(ended, clock_timestamp());
-        job.queue_id := ended.queue_id;
     END IF;
-    SELECT * INTO queue FROM jobq.queue AS q WHERE q.id = job.queue_id;
     PERFORM jobq.wake(queue.id, queue.name);
 END $$;
 COMMENT ON FUNCTION jobq.retry IS
@@ -355,7 +370,8 @@ Errors: 42704 no such job, 55000 it runs, is completed, or was for an endpoint t
 CREATE FUNCTION jobq.revive(ended jobq.finished, run_at timestamptz) RETURNS void
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF ended.endpoint_id IS NOT NULL AND NOT EXISTS (SELECT FROM jobq.endpoint AS e WHERE e.id = ended.endpoint_id) THEN
+    PERFORM FROM jobq.endpoint AS e WHERE e.id = ended.endpoint_id FOR KEY SHARE; -- drop_endpoint waits for this
+    IF ended.endpoint_id IS NOT NULL AND NOT FOUND THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('job %s cannot be retried: its endpoint was dropped', ended.id);
     END IF;
@@ -377,7 +393,7 @@ END $$;
 CREATE FUNCTION jobq.retry_dead(queue text, types text[] DEFAULT NULL, at_most bigint DEFAULT NULL, spread interval DEFAULT NULL) RETURNS bigint
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    found jobq.queue := jobq.queue_named(queue);
+    found jobq.queue;
     now timestamptz := clock_timestamp();
     retried bigint;
 BEGIN
@@ -390,7 +406,8 @@ BEGIN
     IF NOT isfinite(spread) THEN
         RAISE invalid_parameter_value USING MESSAGE = 'spread must be finite';
     END IF;
-    LOCK TABLE jobq.job IN ROW EXCLUSIVE MODE; -- see drop_queue
+    PERFORM jobq.lock_name('queue', queue, exclusive => false); -- see drop_queue
+    found := jobq.queue_named(queue);
     WITH chosen AS MATERIALIZED (
         SELECT d.* FROM jobq.dead AS d
         WHERE d.queue_id = found.id AND (types IS NULL OR d.type = ANY (types))
@@ -433,7 +450,6 @@ DECLARE
     found jobq.queue := jobq.queue_named(queue);
     gone uuid[];
 BEGIN
-    LOCK TABLE jobq.job IN ROW EXCLUSIVE MODE; -- see drop_queue
     IF state = 'queued' THEN
         PERFORM jobq.wake(found.id, found.name);
         WITH waiting AS (
