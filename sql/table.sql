@@ -17,7 +17,7 @@ SELECT count(*) FROM jobq.push_many('table', '{"{\"a\": 3}", "{\"a\": 4}", "{\"o
 SELECT payload FROM jobq.pull('table', 1);
 SET LOCAL enable_seqscan = off;
 SELECT payload, lease_until IS NOT NULL AS running, extra FROM jobq.job WHERE payload ->> 'a' IN ('2', '3') ORDER BY payload ->> 'a';
-SELECT payload FROM jobq.job WHERE priority < 0 AND type IS NOT NULL ORDER BY run_at;
+SELECT payload FROM jobq.job WHERE priority < 0 AND type = 'x' AND payload ? 'a' ORDER BY run_at, seq;
 SELECT jobq.fail(id, attempt, 'no') IS NOT NULL AS again FROM jobq.jobs WHERE queue = 'table' AND state = 'running';
 SELECT payload, failures FROM jobq.job WHERE payload ->> 'a' = '2';
 SELECT payload, jobq.complete(id, attempt) FROM jobq.pull('table', 10);
