@@ -470,7 +470,7 @@ hook($node, 'paused', $receiver->url('/ok'));
 	$own->wait_for(sub { $_[0]{in_flight} == 1 }, 'a request in flight');
 	sql(qq{SELECT jobq.cancel('$id'); SELECT jobq.retry('$id')});
 	$own->wait_for(sub { $_[0]{in_flight} == 2 }, 'another');
-	$own->wait_for(sub { $_[0]{answered} == 1 }, 'the answer to the first');
+	$own->wait_for(sub { $_[0]{answered} >= 1 }, 'the answer to the first');
 	until_state($node, $id, 'completed', 'a job cancelled in flight may be retried at once');
 	is(story($node, $id), '1 cancelled, 2 completed', 'the answer to its first attempt is not taken for one to the second');
 	is($own->stats->{answered}, 2, 'which had its own');
