@@ -23,6 +23,33 @@ CREATE EXTENSION jobq;
 ALTER SCHEMA jobq OWNER TO CURRENT_USER;
 GRANT CREATE ON SCHEMA jobq TO PUBLIC;
 CREATE EXTENSION jobq;
+-- ... nor where he could and did, even if he cannot any more: this one would be called instead of jobq.check_number(text, numeric...).
+ALTER SCHEMA jobq OWNER TO regress_jobq_stranger;
+SET ROLE regress_jobq_stranger;
+CREATE FUNCTION jobq.check_number(name text, value int, low int, high int) RETURNS void LANGUAGE sql AS 'SELECT';
+RESET ROLE;
+ALTER SCHEMA jobq OWNER TO CURRENT_USER;
+REVOKE CREATE ON SCHEMA jobq FROM PUBLIC;
+CREATE EXTENSION jobq;
+DROP FUNCTION jobq.check_number;
+-- Whatever it is.
+CREATE OPERATOR jobq.=== (LEFTARG = oid, RIGHTARG = oid, FUNCTION = oideq);
+CREATE EXTENSION jobq;
+DROP OPERATOR jobq.=== (oid, oid);
+CREATE TYPE jobq.job_state AS ENUM ();
+CREATE EXTENSION jobq;
+DROP TYPE jobq.job_state;
+CREATE TABLE jobq.anything (id int);
+CREATE EXTENSION jobq;
+DROP TABLE jobq.anything;
+ALTER DEFAULT PRIVILEGES IN SCHEMA jobq GRANT ALL ON TABLES TO regress_jobq_stranger;
+CREATE EXTENSION jobq;
+ALTER DEFAULT PRIVILEGES IN SCHEMA jobq REVOKE ALL ON TABLES FROM regress_jobq_stranger;
+-- An empty one is what pg_restore makes.
+SET client_min_messages = warning;
+CREATE EXTENSION jobq;
+DROP EXTENSION jobq;
+RESET client_min_messages;
 \set VERBOSITY default
 DROP SCHEMA jobq;
 DROP ROLE regress_jobq_stranger;

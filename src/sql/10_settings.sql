@@ -1,11 +1,20 @@
--- Functions here run as their owner: nobody else may add any beside them.
+-- Functions here run as their owner: nobody else may have added any beside them, nor be able to. Not even an
+-- operator, with which this check would trip.
 DO $$
 BEGIN
-    IF EXISTS (SELECT FROM pg_catalog.pg_roles AS r
-               WHERE NOT r.rolsuper AND pg_catalog.has_schema_privilege(r.oid, 'jobq', 'CREATE')) THEN
+    PERFORM pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+    IF EXISTS (SELECT FROM pg_roles AS r WHERE NOT r.rolsuper AND has_schema_privilege(r.oid, 'jobq', 'CREATE')) THEN
         RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege',
             MESSAGE = 'other roles may create objects in schema "jobq"',
-            HINT = 'Drop the schema, or take their CREATE privilege and its ownership from them.';
+            HINT = 'Drop the schema.';
+    END IF;
+    -- All that is in a schema depends on it; so does the extension.
+    IF EXISTS (SELECT FROM pg_depend AS d
+               WHERE d.refclassid = 'pg_namespace'::regclass AND d.refobjid = 'jobq'::regnamespace
+                 AND d.classid <> 'pg_extension'::regclass) THEN
+        RAISE EXCEPTION USING ERRCODE = 'duplicate_object',
+            MESSAGE = 'schema "jobq" is not empty',
+            HINT = 'Drop the schema with what is in it.';
     END IF;
 END $$;
 
