@@ -35,12 +35,19 @@ void check_headers(Datum headers) {
     auto fields = pg::json_object(headers);
     if (!fields)
         throw invalid("headers must be a JSON object of strings");
+    if (fields->size() > max_headers)
+        throw invalid(fmt::format("there must not be more than {} headers", max_headers));
+    std::size_t bytes = 0;
     for (const auto& field : *fields) {
         if (field.kind != pg::JsonField::Kind::string)
             throw invalid(fmt::format("the value of header \"{}\" must be a string", field.key));
         if (auto reason = core::check_header(field.key, field.text))
             throw invalid(*reason);
+        bytes += field.key.size() + field.text.size();
     }
+    if (bytes > max_headers_bytes)
+        throw invalid(
+            fmt::format("headers must not be longer than {} bytes in all", max_headers_bytes));
 }
 
 std::optional<int> parse_int(std::string_view text) {
