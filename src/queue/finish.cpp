@@ -132,9 +132,16 @@ void keep_attempts(const pg::Spi& spi, std::span<const Last> items) {
         SELECT t.id, t.attempt, t.started_at, clock_timestamp(), t.status_code, t.outcome, t.worker, t.error, t.response
         FROM unnest($1::uuid[], $2::int[], $3::timestamptz[], $4::int[], $5::text[], $6::text[], $7::text[], $8::text[])
              AS t (id, attempt, started_at, status_code, outcome, worker, error, response))");
+    // So many stay. A job that is released again and again never runs out of attempts.
+    constexpr int32 most = 50;
+    static pg::Statement forget(R"(
+        DELETE FROM jobq.attempt AS a USING unnest($1::uuid[], $2::int[]) AS t (id, attempt)
+        WHERE a.job_id = t.id AND a.attempt <= t.attempt - $3)");
     LastArrays a(items);
     insert.run(spi, {a.id.param(), a.attempt.param(), a.started_at.param(), a.status_code.param(),
                      a.outcome.param(), a.worker.param(), a.error.param(), a.response.param()});
+    if (std::any_of(items.begin(), items.end(), [](const Last& l) { return l.attempt > most; }))
+        forget.run(spi, {a.id.param(), a.attempt.param(), pg::param(most)});
 }
 
 enum class Key { ours, taken, undecided };

@@ -44,7 +44,7 @@ CREATE VIEW jobq.attempts AS
     UNION ALL
     SELECT j.id, j.attempt, j.started_at, NULL, NULL, NULL, NULL, NULL, NULL, j.worker
     FROM jobq.job AS j WHERE j.lease_until IS NOT NULL;
-COMMENT ON VIEW jobq.attempts IS 'Every attempt at every job that is known: one delivery, or one pull. An attempt that is under way has no outcome yet.';
+COMMENT ON VIEW jobq.attempts IS 'Attempts at the jobs that are known: one delivery, or one pull. Of a job those that ended it or are under way, and the last 50 others. An attempt that is under way has no outcome yet.';
 
 -- Counting stops at 10,000, so that a look at the queues costs the same whatever waits in them.
 CREATE FUNCTION jobq.count_queue(
