@@ -129,3 +129,31 @@ SELECT count(b) FROM (SELECT jobq.bury_many(array_agg(id), array_agg(attempt)) A
 SELECT jobq.retry_dead('retries', spread => '10 min');
 SELECT count(*), count(DISTINCT run_at) > 2000 AS spread FROM jobq.jobs WHERE queue = 'retries' AND state = 'queued';
 DROP FUNCTION test.fail_until_dead;
+
+-- retry_dead: of many dead jobs that share keys the newest of each comes back, by an index and not by comparing all with all.
+SELECT jobq.create_queue('retries_keys');
+SELECT count(*) FROM jobq.push_many('retries_keys', (SELECT array_agg(to_jsonb(n)) FROM generate_series(1, 3000) AS n));
+SELECT count(jobq.bury(id, attempt)) FROM jobq.pull('retries_keys', 3000);
+UPDATE jobq.dead SET unique_key = 'k' || payload::int % 1500 WHERE queue_id = (SELECT id FROM jobq.queue WHERE name = 'retries_keys');
+BEGIN;
+SELECT jobq.retry_dead('retries_keys');
+SELECT seq_tup_read < 100000 AND idx_tup_fetch < 100000 AS few_read FROM pg_stat_xact_user_tables WHERE relid = 'jobq.dead'::regclass;
+COMMIT;
+SELECT state, count(*), min(payload::int), max(payload::int) FROM jobq.jobs WHERE queue = 'retries_keys' GROUP BY state ORDER BY state;
+SELECT jobq.retry_dead('retries_keys');
+SELECT jobq.drop_queue('retries_keys', force => true);
+
+-- The last 50 attempts of a job are kept, however often it is given back.
+SELECT jobq.create_queue('retries_released');
+SELECT jobq.push('retries_released') AS id \gset
+DO $$
+DECLARE
+    held record;
+BEGIN
+    FOR n IN 1..120 LOOP
+        SELECT id, attempt INTO held FROM jobq.pull('retries_released');
+        PERFORM jobq.release(held.id, held.attempt);
+    END LOOP;
+END $$;
+SELECT count(*), min(attempt), max(attempt) FROM jobq.attempts WHERE id = :'id';
+SELECT attempt, failures FROM jobq.jobs WHERE id = :'id';

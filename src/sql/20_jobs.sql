@@ -100,6 +100,7 @@ COMMENT ON TABLE jobq.finished IS 'Jobs that were completed, cancelled or have e
 
 CREATE TABLE jobq.dead (LIKE jobq.finished, PRIMARY KEY (id));
 CREATE INDEX dead_queue ON jobq.dead (queue_id, finished_at);
+CREATE INDEX dead_key ON jobq.dead (queue_id, unique_key, seq) WHERE unique_key IS NOT NULL; -- see retry_dead
 COMMENT ON TABLE jobq.dead IS 'Jobs that used up their attempts or were buried. They stay until somebody retries or clears them.';
 
 CREATE TABLE jobq.attempt (

@@ -391,7 +391,7 @@ EXCEPTION WHEN unique_violation THEN
 END $$;
 
 CREATE FUNCTION jobq.retry_dead(queue text, types text[] DEFAULT NULL, at_most bigint DEFAULT NULL, spread interval DEFAULT NULL) RETURNS bigint
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
     found jobq.queue;
     now timestamptz := clock_timestamp();
@@ -424,6 +424,8 @@ BEGIN
                    c.max_attempts, CASE WHEN c.unique_key IS NOT NULL THEN true END, c.type, c.group_key,
                    c.unique_key, c.pushed_by, c.content_type, c.headers, c.payload, c.body
             FROM chosen AS c
+            -- In the order of the keys, as push_many: it may wait for a push of each.
+            ORDER BY c.unique_key COLLATE "C", c.seq
             ON CONFLICT (queue_id, unique_key) WHERE key_waits DO NOTHING
             RETURNING job.id
     ), attempted AS (
