@@ -36,7 +36,6 @@ constexpr int64 longest_lease = 366 * USECS_PER_DAY;
 
 struct ClaimOrder {
     int32 queue_id;
-    std::string_view queue;
     std::size_t limit;
     std::optional<int32> max_running;
     TimestampTz due; // jobs that are due then

@@ -65,7 +65,6 @@ std::size_t pull(std::string_view name, const PullArguments& arguments, std::siz
     if (queue.paused)
         return 0;
     auto claims = queue::claim({.queue_id = queue.id,
-                                .queue = name,
                                 .limit = limit,
                                 .max_running = queue.max_running,
                                 .due = arguments.at.value_or(pg::clock()),

@@ -20,7 +20,6 @@ struct QueueRow {
     std::optional<int32> max_running;
     Datum types; // jsonb
 
-    bool grouped_or_limited(bool grouped) const { return grouped || max_running.has_value(); }
     // What a push takes as max_attempts where it does not say.
     int32 max_attempts_of(std::optional<std::string_view> type) const;
 };

@@ -616,7 +616,6 @@ void Deliveries::claim_from(int32 id, Queue& queue, Endpoint& endpoint, Timestam
     lease += lease_margin;
     auto [jobs, durable, next_due, blocked] =
         queue::claim({.queue_id = id,
-                      .queue = queue.name,
                       .limit = limit,
                       .max_running = queue.max_running,
                       .due = now,
