@@ -125,11 +125,12 @@ TimestampTz Deliveries::work(const Woken& woken) {
         delete_old(now);
     for (int32 id : woken.queues.ids())
         look_at(id);
-    for (auto& [id, queue] : queues_)
-        if (queue.next_due && *queue.next_due <= now) {
-            queue.look = true;
+    std::erase_if(busy_, [now](const auto& entry) { return entry.second->idle(now); });
+    for (auto [id, queue] : busy_)
+        if (queue->next_due && *queue->next_due <= now) {
+            queue->look = true;
             // Found anew once somebody could look. Until then it is no reason to wake.
-            queue.next_due.reset();
+            queue->next_due.reset();
         }
 
     // What ends while results are recorded is recorded at once. Requests that were just started
@@ -165,22 +166,25 @@ std::string Deliveries::trouble() const {
     for (const Trouble* trouble : {&recording_, &announcing_, &looking_, &deleting_})
         if (*trouble)
             return trouble->text();
-    for (const auto& [id, queue] : queues_)
-        for (const Trouble* trouble : {&queue.claiming, &queue.ending_leases})
+    for (auto [id, queue] : busy_)
+        for (const Trouble* trouble : {&queue->claiming, &queue->ending_leases})
             if (*trouble)
                 return trouble->text();
     return {};
 }
 
 void Deliveries::look_at(int32 queue_id) {
-    if (auto queue = queues_.find(queue_id); queue != queues_.end())
+    if (auto queue = queues_.find(queue_id); queue != queues_.end()) {
         queue->second.look = true;
+        busy_.emplace(queue_id, &queue->second);
+    }
 }
 
 // After claims that were rolled back.
 void Deliveries::look_again() {
     for (auto& [id, queue] : queues_)
-        queue.look |= queue.endpoint_id.has_value();
+        if (queue.endpoint_id)
+            look_at(id);
 }
 
 // Does what may fail without harm to the rest.
@@ -254,6 +258,10 @@ void Deliveries::load_settings() {
             }
         }
         queues_ = std::move(queue_rows);
+        busy_.clear();
+        for (auto& [id, queue] : queues_)
+            if (!queue.idle(pg::clock()))
+                busy_.emplace(id, &queue);
         // One that is not there now is gone: its entry has no URL.
         for (int32 id : std::exchange(unknown_, {}))
             endpoints_[id];
@@ -278,7 +286,7 @@ void Deliveries::look_everywhere() {
     });
     if (looking_)
         for (auto& [id, queue] : queues_)
-            queue.look = true;
+            look_at(id);
 }
 
 // Turns the responses that have come into results.
@@ -323,8 +331,8 @@ bool Deliveries::record_and_claim(TimestampTz now) {
         load_settings();
     bool opened = std::any_of(endpoints_.begin(), endpoints_.end(),
                               [](const auto& entry) { return is_opened(entry.second); });
-    bool looks = std::any_of(queues_.begin(), queues_.end(), [&](const auto& entry) {
-        const Queue& queue = entry.second;
+    bool looks = std::any_of(busy_.begin(), busy_.end(), [&](const auto& entry) {
+        const Queue& queue = *entry.second;
         return queue.look && queue.endpoint_id && !queue.paused && !queue.claiming.waits(now);
     });
     bool wants = delivers() && !draining_ && (opened || looks);
@@ -548,8 +556,7 @@ void Deliveries::look_behind_opened(const pg::Spi& spi) {
             if (rows.empty())
                 break;
             after = rows[0].int4(1);
-            if (auto queue = queues_.find(after); queue != queues_.end())
-                queue->second.look = true;
+            look_at(after);
         }
     }
 }
@@ -573,11 +580,12 @@ void Deliveries::claim(const pg::Spi& spi, TimestampTz now, std::vector<Job>& cl
     std::size_t room = bytes_ < most_bytes ? most_bytes - bytes_ : 0;
     free = std::min(free, room == 0 ? 0 : std::max<std::size_t>(room / usual_bytes_, 1));
     look_behind_opened(spi);
-    auto next = queues_.upper_bound(last_queue_);
-    for (std::size_t i = 0; i < queues_.size() && free > 0; ++i) {
-        if (next == queues_.end())
-            next = queues_.begin();
-        auto& [id, queue] = *next++;
+    auto next = busy_.upper_bound(last_queue_);
+    for (std::size_t i = 0; i < busy_.size() && free > 0; ++i) {
+        if (next == busy_.end())
+            next = busy_.begin();
+        auto [id, found] = *next++;
+        Queue& queue = *found;
         if (!queue.look || !queue.endpoint_id || queue.paused || queue.claiming.waits(now))
             continue;
         auto endpoint = endpoints_.find(*queue.endpoint_id);
@@ -753,22 +761,22 @@ void Deliveries::start_waiting() {
 
 // Queues without an endpoint: says on their channels that there is something to pull.
 void Deliveries::announce(TimestampTz now) {
-    bool any = std::any_of(queues_.begin(), queues_.end(), [&](const auto& entry) {
-        const Queue& queue = entry.second;
+    bool any = std::any_of(busy_.begin(), busy_.end(), [&](const auto& entry) {
+        const Queue& queue = *entry.second;
         return queue.look && !queue.endpoint_id && now >= queue.announce_at;
     });
     if (!any || announcing_.waits(now))
         return;
     try_to(announcing_, "announce what can be pulled", [&] {
         in_transaction([&](const pg::Spi&) {
-            for (auto& [id, queue] : queues_)
-                if (queue.look && !queue.endpoint_id && now >= queue.announce_at)
-                    announce(id, queue, now);
+            for (auto [id, queue] : busy_)
+                if (queue->look && !queue->endpoint_id && now >= queue->announce_at)
+                    announce(id, *queue, now);
             commit_without_flush();
         });
-        for (auto& [id, queue] : queues_)
-            if (queue.announce_at == now + announce_every)
-                queue.look = false;
+        for (auto [id, queue] : busy_)
+            if (queue->announce_at == now + announce_every)
+                queue->look = false;
     });
 }
 
@@ -783,7 +791,8 @@ void Deliveries::announce(int32 id, Queue& queue, TimestampTz now) {
 
 // Of pulled jobs, where nobody pulls who would do it.
 void Deliveries::end_leases() {
-    for (auto& [id, queue] : queues_) {
+    for (auto [id, busy] : busy_) {
+        Queue& queue = *busy;
         if (!queue.look || queue.endpoint_id)
             continue;
         int32 queue_id = id;
@@ -820,7 +829,8 @@ TimestampTz Deliveries::next_turn(TimestampTz now) const {
         next = std::min(next, delete_at_);
     for (const Result& result : results_)
         next = std::min(next, result.not_before);
-    for (const auto& [id, queue] : queues_) {
+    for (auto [id, busy] : busy_) {
+        const Queue& queue = *busy;
         if (queue.next_due)
             next = std::min(next, *queue.next_due);
         if (!queue.endpoint_id && (queue.look || queue.announce_at > now))
@@ -838,8 +848,8 @@ shared::ExpectedQueues Deliveries::expected() const {
     shared::ExpectedQueues queues;
     std::size_t room = queues.capacity;
     TimestampTz now = pg::clock();
-    for (const auto& [id, queue] : queues_)
-        if (room > 0 && (queue.endpoint_id ? queue.look : queue.announce_at > now)) {
+    for (auto [id, queue] : busy_)
+        if (room > 0 && (queue->endpoint_id ? queue->look : queue->announce_at > now)) {
             queues.add(id);
             --room;
         }

@@ -96,6 +96,11 @@ private:
         std::optional<TimestampTz> next_due; // when it will have one at the latest known
         TimestampTz announce_at = 0;         // not before: announcements are throttled
         Trouble claiming, ending_leases;
+
+        // Nothing is to be done for it until somebody says so.
+        bool idle(TimestampTz now) const {
+            return !look && !next_due && announce_at <= now && !claiming && !ending_leases;
+        }
     };
     struct Held {
         core::Uuid id;
@@ -157,6 +162,7 @@ private:
     http::Client client_;
     std::map<int32, Endpoint> endpoints_;
     std::map<int32, Queue> queues_;
+    std::map<int32, Queue*> busy_;                 // those that are not idle, and some that are
     std::unordered_map<std::uint64_t, Held> held_; // by the request's tag
     // Every attempt that is claimed and not recorded as ended.
     std::unordered_map<core::Uuid, int32, core::UuidHash> in_hand_;
