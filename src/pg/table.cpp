@@ -323,20 +323,21 @@ Oid Table::index(const char* name) const {
 namespace {
 
 // The function behind a condition on a column of this type.
-RegProcedure comparison(Oid type, StrategyNumber strategy) {
+RegProcedure comparison(Oid type, Key::Is is) {
+    bool equal = is == Key::Is::equal;
     switch (type) {
     case INT2OID:
-        return strategy == BTEqualStrategyNumber ? F_INT2EQ : F_INT2GT;
+        return equal ? F_INT2EQ : F_INT2GT;
     case INT4OID:
-        return F_INT4EQ;
+        return equal ? F_INT4EQ : F_INT4GT;
     case INT8OID:
-        return strategy == BTEqualStrategyNumber ? F_INT8EQ : F_INT8GT;
-    case UUIDOID:
-        return F_UUID_EQ;
-    case TEXTOID:
-        return F_TEXTEQ;
+        return equal ? F_INT8EQ : F_INT8GT;
     case TIMESTAMPTZOID:
-        return strategy == BTLessEqualStrategyNumber ? F_TIMESTAMPTZ_LE : F_TIMESTAMPTZ_GT;
+        return equal ? F_TIMESTAMPTZ_EQ : F_TIMESTAMPTZ_GT;
+    case UUIDOID:
+        return equal ? F_UUID_EQ : F_UUID_GT;
+    case TEXTOID:
+        return equal ? F_TEXTEQ : F_TEXT_GT;
     }
     elog(ERROR, "no comparison for type %u", type);
     return InvalidOid;
@@ -377,10 +378,10 @@ void Scan::start(std::span<const Key> keys, std::optional<From> from) {
         int n = 0;
         auto collation = [&](int column) { return index_->rd_indcollation[column - 1]; };
         for (const Key& key : keys) {
-            auto strategy = static_cast<StrategyNumber>(key.is);
-            ScanKeyEntryInitialize(&all[n++], 0, static_cast<AttrNumber>(key.column), strategy,
-                                   InvalidOid, collation(key.column),
-                                   comparison(key.value.type, strategy), key.value.value);
+            ScanKeyEntryInitialize(&all[n++], 0, static_cast<AttrNumber>(key.column),
+                                   static_cast<StrategyNumber>(key.is), InvalidOid,
+                                   collation(key.column), comparison(key.value.type, key.is),
+                                   key.value.value);
         }
         if (from) {
             auto member = [&](std::size_t i, const Param& value) {

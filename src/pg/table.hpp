@@ -181,10 +181,7 @@ private:
 struct Key {
     int column;
     enum class Is : StrategyNumber {
-        before = BTLessStrategyNumber,
-        up_to = BTLessEqualStrategyNumber,
         equal = BTEqualStrategyNumber,
-        from = BTGreaterEqualStrategyNumber,
         after = BTGreaterStrategyNumber,
     } is;
     Param value;
