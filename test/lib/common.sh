@@ -55,7 +55,7 @@ as_root() {
 missing_packages() {
     command -v make >/dev/null || echo make
     command -v node >/dev/null || echo nodejs
-    local headers=(curl/curl.h libcurl4-openssl-dev fmt/format.h libfmt-dev)
+    local headers=(curl/curl.h libcurl4-openssl-dev fmt/format.h libfmt-dev openssl/hmac.h libssl-dev)
     if [[ $1 == test ]]; then
         headers+=(doctest/doctest.h doctest-dev)
         perl -MTest::More -MTAP::Harness -MHTTP::Tiny -MJSON::PP -e 1 2>/dev/null || echo perl
