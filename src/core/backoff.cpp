@@ -45,4 +45,11 @@ microseconds wait(const Backoff& backoff, int failures, double random) {
     return microseconds{static_cast<microseconds::rep>(result)};
 }
 
+microseconds clamp_retry_after(std::chrono::seconds asked, microseconds low, microseconds high) {
+    // Compared in whole seconds: what was asked may be more than microseconds can count.
+    if (asked > std::chrono::floor<std::chrono::seconds>(high))
+        return high;
+    return asked < std::chrono::seconds::zero() ? low : std::max<microseconds>(asked, low);
+}
+
 } // namespace jobq::core

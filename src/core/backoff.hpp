@@ -22,4 +22,10 @@ std::optional<std::string> check(const Backoff& backoff);
 // in [0, 1). Never negative and never overflows, whatever it is given.
 std::chrono::microseconds wait(const Backoff& backoff, int failures, double random);
 
+// How long to wait where the receiver asked for it (Retry-After): not less than low nor more than
+// high, 0 <= low <= high. Never overflows, whatever was asked.
+std::chrono::microseconds clamp_retry_after(std::chrono::seconds asked,
+                                            std::chrono::microseconds low,
+                                            std::chrono::microseconds high);
+
 } // namespace jobq::core
