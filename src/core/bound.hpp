@@ -1,9 +1,9 @@
-// Where to begin to look for a queue's next jobs.
+// Where to begin to look for a stream's next jobs.
 //
 // Claims take jobs in the order of an index, from its left end. What earlier claims took stays in
 // the index as dead entries until vacuum may remove them, and every claim would read them all
 // again. So it is remembered up to which place nothing is left to claim, for each priority of a
-// queue.
+// stream.
 //
 // The bound is raised by claims that have read everything below it, and lowered to the place of
 // whatever becomes claimable below it: a push that commits late, a retry, a claim that is rolled
@@ -41,7 +41,7 @@ constexpr Place first_place{std::numeric_limits<std::int64_t>::min(),
 constexpr Place last_place{std::numeric_limits<std::int64_t>::max(),
                            std::numeric_limits<std::int64_t>::max()};
 
-// The bounds of one queue, a level a priority. Plain data for shared memory: all zero bytes know
+// The bounds of one stream, a level a priority. Plain data for shared memory: all zero bytes know
 // nothing. Nothing here allocates or fails.
 class QueueBounds {
 public:

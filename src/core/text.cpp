@@ -68,6 +68,20 @@ bool valid_utf8(std::string_view text) noexcept {
     return true;
 }
 
+std::string percent_encoded(std::string_view text) {
+    constexpr std::string_view digits = "0123456789ABCDEF";
+    std::string encoded;
+    encoded.reserve(text.size());
+    for (const char c : text) {
+        const auto byte = static_cast<unsigned char>(c);
+        if (c > ' ' && c <= '~' && c != '"' && c != '%')
+            encoded += c;
+        else
+            encoded.append({'%', digits[byte >> 4], digits[byte & 15]});
+    }
+    return encoded;
+}
+
 std::string printable(std::string_view text) {
     std::string result;
     result.reserve(text.size());

@@ -20,6 +20,10 @@ std::string clip(std::string_view text, std::size_t max_bytes);
 // valid UTF-8, though PostgreSQL cannot keep it in a text.
 bool valid_utf8(std::string_view text) noexcept;
 
+// What is not printable ASCII, and space, quote and percent sign, as %XX: CloudEvents 1.0, HTTP
+// binding, 3.1.3.2.
+std::string percent_encoded(std::string_view text);
+
 // The text with every NUL and every broken sequence replaced by U+FFFD, so that whatever a
 // receiver sent can be kept as text. At most three times as long.
 std::string printable(std::string_view text);

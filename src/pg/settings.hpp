@@ -2,6 +2,10 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
+#include <string_view>
+
+#include "core/networks.hpp"
 
 namespace jobq::pg::settings {
 
@@ -15,6 +19,12 @@ std::chrono::milliseconds scan_interval() noexcept;
 std::chrono::milliseconds drain_timeout() noexcept;
 // The largest payload a push takes, in bytes: 1 to 256 MB.
 int max_payload() noexcept;
+
+// Addresses that deliveries may go to although they are not public. The same object until the
+// setting changes.
+std::shared_ptr<const core::Networks> allowed_networks();
+// The trace that the session's pushes belong to, a W3C traceparent; empty: none.
+std::string_view traceparent() noexcept;
 
 // Once a process, from _PG_init. May ereport.
 void define();

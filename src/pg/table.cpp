@@ -165,16 +165,18 @@ void Table::open_indexes() {
             index.simple = index.info->ii_Expressions == NIL;
             index.rows =
                 index.info->ii_Predicate == NIL ? Index::Rows::all : Index::Rows::where_complex;
-            // The conditions of our own indexes are one NOT NULL or one boolean column.
+            // The conditions of our own indexes are of one column: NULL, NOT NULL, or a true boolean.
             if (list_length(index.info->ii_Predicate) == 1) {
-                Node* condition = static_cast<Node*>(linitial(index.info->ii_Predicate));
-                Node* of = condition;
-                if (IsA(condition, NullTest) &&
-                    reinterpret_cast<NullTest*>(condition)->nulltesttype == IS_NOT_NULL)
-                    of = reinterpret_cast<Node*>(reinterpret_cast<NullTest*>(condition)->arg);
+                Node* of = static_cast<Node*>(linitial(index.info->ii_Predicate));
+                auto rows = Index::Rows::where_true;
+                if (IsA(of, NullTest)) {
+                    auto* test = reinterpret_cast<NullTest*>(of);
+                    rows = test->nulltesttype == IS_NULL ? Index::Rows::where_null
+                                                         : Index::Rows::where_not_null;
+                    of = reinterpret_cast<Node*>(test->arg);
+                }
                 if (IsA(of, Var)) {
-                    index.rows =
-                        of == condition ? Index::Rows::where_true : Index::Rows::where_not_null;
+                    index.rows = rows;
                     index.column = reinterpret_cast<Var*>(of)->varattno;
                 }
             }
@@ -200,6 +202,8 @@ bool Table::in_index(Index& index, HeapTuple tuple) {
     switch (index.rows) {
     case Index::Rows::all:
         return true;
+    case Index::Rows::where_null:
+        return heap_attisnull(tuple, index.column, columns());
     case Index::Rows::where_not_null:
         return !heap_attisnull(tuple, index.column, columns());
     case Index::Rows::where_true: {

@@ -157,7 +157,7 @@ public:
 
 private:
     struct Index {
-        enum class Rows { all, where_not_null, where_true, where_complex };
+        enum class Rows { all, where_null, where_not_null, where_true, where_complex };
         Relation relation;
         IndexInfo* info;
         Rows rows;

@@ -307,6 +307,17 @@ std::optional<std::vector<JsonField>> json_object(Datum jsonb) {
     return fields(&value->root);
 }
 
+Datum joined(Datum jsonb, Datum with) {
+    return guarded([&] { return DirectFunctionCall2(jsonb_concat, jsonb, with); });
+}
+
+bool is_empty_object(Datum jsonb) {
+    return guarded([&] {
+        Jsonb* value = DatumGetJsonbP(jsonb);
+        return JB_ROOT_IS_OBJECT(value) && JB_ROOT_COUNT(value) == 0;
+    });
+}
+
 std::optional<Datum> json_field(Datum jsonb, std::string_view key) {
     Jsonb* found = guarded([&]() -> Jsonb* {
         Jsonb* value = DatumGetJsonbP(jsonb);

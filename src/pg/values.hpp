@@ -124,6 +124,10 @@ std::optional<std::vector<JsonField>> json_array(Datum jsonb);
 
 // What an object has under a key, as jsonb; nothing where it has not, or is no object.
 std::optional<Datum> json_field(Datum jsonb, std::string_view key);
+// Two objects as one; where both have a key, the second's value.
+Datum joined(Datum jsonb, Datum with);
+// Whether it is {}.
+bool is_empty_object(Datum jsonb);
 
 // The value of a field as jsonb.
 Datum json_value(const JsonField& field);

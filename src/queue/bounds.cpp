@@ -13,14 +13,14 @@ namespace jobq::queue::bounds {
 
 namespace {
 
-// A queue's entry is one of a few that its number chooses.
+// A stream's entry is one of a few that its numbers choose.
 constexpr std::size_t ways = 4, sets = 512;
 // A search from the start takes at most one part in so many of the time.
 constexpr int search_share = 100;
 
 struct Entry {
     Oid database; // InvalidOid: free
-    int32 queue;
+    core::Stream stream;
     TimestampTz used, forget_at;
     TimestampTz lease_end; // the first below the bounds, or before
     core::QueueBounds bounds;
@@ -48,27 +48,41 @@ private:
     Set& set_;
 };
 
-Set& set_of(int32 queue) {
-    uint32 hash = murmurhash32(static_cast<uint32>(queue) ^ (MyDatabaseId * 0x9e3779b1U));
+Set& set_of(core::Stream stream) {
+    uint32 hash = murmurhash32(static_cast<uint32>(stream.queue) ^ (MyDatabaseId * 0x9e3779b1U));
+    hash = hash_combine(hash, murmurhash32(static_cast<uint32>(stream.endpoint)));
     return table->sets_of_entries[hash % sets];
 }
 
-Entry* find(Set& set, int32 queue) {
+Entry* find(Set& set, core::Stream stream) {
     auto entry = std::find_if(set.entries.begin(), set.entries.end(), [&](const Entry& candidate) {
-        return candidate.database == MyDatabaseId && candidate.queue == queue;
+        return candidate.database == MyDatabaseId && candidate.stream == stream;
     });
     return entry == set.entries.end() ? nullptr : entry;
 }
 
-// Runs f on the queue's bounds, if it has an entry.
+// Runs f on the stream's bounds, if it has an entry.
 template <class F>
-void with_bounds(int32 queue, F&& f) {
+void with_bounds(core::Stream stream, F&& f) {
     if (table == nullptr)
         return;
-    Set& set = set_of(queue);
+    Set& set = set_of(stream);
     Locked locked(set);
-    if (Entry* entry = find(set, queue))
+    if (Entry* entry = find(set, stream))
         f(*entry);
+}
+
+// Of this database, all for which the condition holds.
+template <class Condition>
+void forget_if(Condition&& condition) {
+    if (table == nullptr)
+        return;
+    for (Set& set : table->sets_of_entries) {
+        Locked locked(set);
+        for (Entry& entry : set.entries)
+            if (entry.database == MyDatabaseId && condition(entry))
+                entry.bounds.forget();
+    }
 }
 
 } // namespace
@@ -88,17 +102,17 @@ void use(void* memory) noexcept {
     table = static_cast<Table*>(memory);
 }
 
-core::QueueBounds look(int32 queue, TimestampTz now) noexcept {
+core::QueueBounds look(core::Stream stream, TimestampTz now) noexcept {
     if (table == nullptr)
         return {};
-    Set& set = set_of(queue);
+    Set& set = set_of(stream);
     Locked locked(set);
-    Entry* entry = find(set, queue);
+    Entry* entry = find(set, stream);
     if (entry == nullptr) {
         entry = std::min_element(set.entries.begin(), set.entries.end(),
                                  [](const Entry& a, const Entry& b) { return a.used < b.used; });
         entry->database = MyDatabaseId;
-        entry->queue = queue;
+        entry->stream = stream;
         entry->lease_end = DT_NOEND;
         entry->bounds.forget();
     }
@@ -110,53 +124,49 @@ core::QueueBounds look(int32 queue, TimestampTz now) noexcept {
     return entry->bounds;
 }
 
-void note(int32 queue, int32 priority, core::Place place) noexcept {
-    with_bounds(queue, [&](Entry& entry) { entry.bounds.note(priority, place); });
+void note(core::Stream stream, int32 priority, core::Place place) noexcept {
+    with_bounds(stream, [&](Entry& entry) { entry.bounds.note(priority, place); });
 }
 
-void note_spot(int32 queue, int32 priority, core::Place place) noexcept {
-    with_bounds(queue, [&](Entry& entry) { entry.bounds.note_spot(priority, place); });
+void note_spot(core::Stream stream, int32 priority, core::Place place) noexcept {
+    with_bounds(stream, [&](Entry& entry) { entry.bounds.note_spot(priority, place); });
 }
 
-void drop_spots(int32 queue, std::span<const uint64> stamps) noexcept {
-    with_bounds(queue, [&](Entry& entry) { entry.bounds.drop_spots(stamps); });
+void drop_spots(core::Stream stream, std::span<const uint64> stamps) noexcept {
+    with_bounds(stream, [&](Entry& entry) { entry.bounds.drop_spots(stamps); });
 }
 
-void lower(int32 queue, core::Place place) noexcept {
-    with_bounds(queue, [&](Entry& entry) { entry.bounds.lower(place); });
+void lower(core::Stream stream, core::Place place) noexcept {
+    with_bounds(stream, [&](Entry& entry) { entry.bounds.lower(place); });
 }
 
-void note_lease(int32 queue, TimestampTz until) noexcept {
-    with_bounds(queue, [&](Entry& entry) { entry.lease_end = std::min(entry.lease_end, until); });
+void note_lease(core::Stream stream, TimestampTz until) noexcept {
+    with_bounds(stream, [&](Entry& entry) { entry.lease_end = std::min(entry.lease_end, until); });
 }
 
-void raise(int32 queue, int32 priority, core::Place to, uint64 generation) noexcept {
-    with_bounds(queue, [&](Entry& entry) { entry.bounds.raise(priority, to, generation); });
+void raise(core::Stream stream, int32 priority, core::Place to, uint64 generation) noexcept {
+    with_bounds(stream, [&](Entry& entry) { entry.bounds.raise(priority, to, generation); });
 }
 
-void found(int32 queue, std::span<const int32> priorities, uint64 changes, TimestampTz now,
+void found(core::Stream stream, std::span<const int32> priorities, uint64 changes, TimestampTz now,
            std::chrono::microseconds cost) noexcept {
     std::chrono::microseconds wait = pg::settings::scan_interval();
     wait = std::max(wait, cost * search_share);
-    with_bounds(queue, [&](Entry& entry) {
+    with_bounds(stream, [&](Entry& entry) {
         entry.bounds.found(priorities, changes);
         entry.forget_at = now + wait.count();
     });
 }
 
-void forget(int32 queue) noexcept {
-    with_bounds(queue, [&](Entry& entry) { entry.bounds.forget(); });
+void forget(core::Stream stream) noexcept {
+    if (stream.is_any())
+        forget_if([&](const Entry& entry) { return stream.covers(entry.stream); });
+    else
+        with_bounds(stream, [&](Entry& entry) { entry.bounds.forget(); });
 }
 
 void forget_all() noexcept {
-    if (table == nullptr)
-        return;
-    for (Set& set : table->sets_of_entries) {
-        Locked locked(set);
-        for (Entry& entry : set.entries)
-            if (entry.database == MyDatabaseId)
-                entry.bounds.forget();
-    }
+    forget_if([](const Entry&) { return true; });
 }
 
 } // namespace jobq::queue::bounds

@@ -36,45 +36,82 @@ core::Place place_of(const Tuple& row) {
     return {row.timestamp(Column::run_at), row.int8(Column::seq)};
 }
 
+// The index that has a stream's jobs in their order, and its columns.
+struct ReadyIndex {
+    explicit ReadyIndex(core::Stream s) : stream(s), own(s.endpoint == core::Stream::own) {}
+
+    const char* name() const { return own ? "job_ready" : "job_ready_for"; }
+    int priority() const { return own ? 2 : 3; }
+    int run_at() const { return priority() + 1; } // then seq
+
+    // The conditions that choose the stream, and others behind them.
+    class Keys {
+    public:
+        void add(const Key& key) { keys_[size_++] = key; }
+        operator std::span<const Key>() const { return {keys_.data(), size_}; }
+
+    private:
+        std::array<Key, 4> keys_;
+        std::size_t size_ = 0;
+    };
+    Keys keys(std::initializer_list<Key> others = {}) const {
+        Keys keys;
+        keys.add({1, Key::Is::equal, pg::param(stream.queue)});
+        if (!own)
+            keys.add({2, Key::Is::equal, pg::param(stream.endpoint)});
+        for (const Key& other : others)
+            keys.add(other);
+        return keys;
+    }
+
+    core::Stream stream;
+    bool own;
+};
+
 // The jobs of a level, from its bound on.
 struct LevelScan : Scan {
-    LevelScan(const Table& jobs, const pg::FreshSnapshot& snapshot, int32 queue_id,
+    LevelScan(const Table& jobs, const pg::FreshSnapshot& snapshot, core::Stream stream,
               const Level& level)
-        : Scan(jobs, "job_ready", snapshot, keys(queue_id, level), from(level)) {}
-    void begin(int32 queue_id, const Level& level) { start(keys(queue_id, level), from(level)); }
+        : Scan(jobs, ReadyIndex(stream).name(), snapshot, keys(stream, level),
+               from(stream, level)) {}
+    void begin(core::Stream stream, const Level& level) {
+        start(keys(stream, level), from(stream, level));
+    }
 
 private:
-    static std::array<Key, 2> keys(int32 queue_id, const Level& level) {
-        return {Key{1, Key::Is::equal, pg::param(queue_id)},
-                Key{2, Key::Is::equal, smallint(level.priority)}};
+    static ReadyIndex::Keys keys(core::Stream stream, const Level& level) {
+        ReadyIndex index(stream);
+        return index.keys({{index.priority(), Key::Is::equal, smallint(level.priority)}});
     }
-    static From from(const Level& level) {
-        return {3, pg::timestamp_param(level.from.run_at), pg::param(level.from.seq)};
+    static From from(core::Stream stream, const Level& level) {
+        return {ReadyIndex(stream).run_at(), pg::timestamp_param(level.from.run_at),
+                pg::param(level.from.seq)};
     }
 };
 
 // The next priority that has jobs. Going from one to the next passes over the future jobs of each:
 // they stand behind its due ones, and in front of the next priority.
 std::optional<int32> next_priority(const Table& jobs, const pg::FreshSnapshot& snapshot,
-                                   int32 queue_id, std::optional<int32> after) {
-    Key queue{1, Key::Is::equal, pg::param(queue_id)};
+                                   core::Stream stream, std::optional<int32> after) {
+    ReadyIndex index(stream);
     auto first = [](Scan&& scan) {
         return scan.next() ? std::optional<int32>(scan.row().int2(Column::priority)) : std::nullopt;
     };
     if (!after)
-        return first(Scan(jobs, "job_ready", snapshot, {queue}));
-    return first(Scan(jobs, "job_ready", snapshot, {queue, {2, Key::Is::after, smallint(*after)}}));
+        return first(Scan(jobs, index.name(), snapshot, index.keys()));
+    return first(Scan(jobs, index.name(), snapshot,
+                      index.keys({{index.priority(), Key::Is::after, smallint(*after)}})));
 }
 
-// A queue's priorities and where to begin in each, from what is known of its bounds or else by a
+// A stream's priorities and where to begin in each, from what is known of its bounds or else by a
 // search.
 class Search {
 public:
-    Search(const Table& jobs, int32 queue_id) : queue_id_(queue_id), began_(pg::clock()) {
+    Search(const Table& jobs, core::Stream stream) : stream_(stream), began_(pg::clock()) {
         // What this transaction did is not in the bounds yet.
-        auto own = wake::own(queue_id);
+        auto own = wake::own(stream);
         if (!own.anything)
-            bounds_ = bounds::look(queue_id, began_);
+            bounds_ = bounds::look(stream, began_);
         known_ = bounds_.complete();
         if (known_) {
             levels_.assign(bounds_.levels().begin(), bounds_.levels().end());
@@ -85,7 +122,7 @@ public:
         } else {
             pg::FreshSnapshot snapshot;
             std::optional<int32> priority;
-            while ((priority = next_priority(jobs, snapshot, queue_id, priority)))
+            while ((priority = next_priority(jobs, snapshot, stream, priority)))
                 levels_.push_back(level(*priority));
         }
     }
@@ -101,7 +138,7 @@ public:
         for (const Level& level : levels_)
             priorities.push_back(level.priority);
         TimestampTz now = pg::clock();
-        bounds::found(queue_id_, priorities, bounds_.changes(), now,
+        bounds::found(stream_, priorities, bounds_.changes(), now,
                       std::chrono::microseconds(now - began_));
     }
 
@@ -120,7 +157,7 @@ private:
         return {priority, core::first_place, core::last_place, 0};
     }
 
-    int32 queue_id_;
+    core::Stream stream_;
     TimestampTz began_;
     core::QueueBounds bounds_;
     std::vector<Level> levels_;
@@ -192,10 +229,11 @@ private:
 std::size_t room(const Table& jobs, const ClaimOrder& order) {
     if (!order.max_running)
         return order.limit;
-    if (!pg::try_lock(pg::LockKind::queue, static_cast<std::uint64_t>(order.queue_id)))
+    if (!pg::try_lock(pg::LockKind::queue, static_cast<std::uint64_t>(order.stream.queue)))
         return 0;
     pg::FreshSnapshot snapshot;
-    Scan running(jobs, "job_limited", snapshot, {{1, Key::Is::equal, pg::param(order.queue_id)}});
+    Scan running(jobs, "job_limited", snapshot,
+                 {{1, Key::Is::equal, pg::param(order.stream.queue)}});
     auto free = static_cast<std::size_t>(std::max(*order.max_running, 0));
     while (free > 0 && running.next())
         --free;
@@ -218,8 +256,8 @@ public:
         if (limit_ == 0)
             return {};
         // The bounds are read before the snapshots below are taken.
-        Search search(jobs_, order_.queue_id);
-        bool reads_all = order_.by_clock && !order_.types && order_.closed.empty();
+        Search search(jobs_, order_.stream);
+        bool reads_all = order_.by_clock && !order_.types;
         const auto& levels = search.levels();
         for (auto at = levels.begin(); at != levels.end() && claimed_.size() < limit_;) {
             const Level& level = *at++;
@@ -230,15 +268,15 @@ public:
                 over_.clear();
             }
             if (reads_all && read_to > level.from)
-                wake::note_raise(order_.queue_id, level.priority, read_to, level.generation);
+                wake::note_raise(order_.stream, level.priority, read_to, level.generation);
             // The next of their groups may have any priority.
             if (group_let_go)
                 at = levels.begin();
         }
         if (first_)
-            wake::note_taken(order_.queue_id, *first_);
+            wake::note_taken(order_.stream, *first_);
         if (lease_end_ != DT_NOEND)
-            wake::note_lease(order_.queue_id, lease_end_);
+            wake::note_lease(order_.stream, lease_end_);
         search.keep();
         Claims claims{std::move(claimed_), durable_at_, {}, blocked_};
         if (claims.jobs.size() < limit_ && next_due_ != DT_NOEND)
@@ -267,10 +305,10 @@ private:
     bool pass(const Search& search, const Level& level, core::Place& read_to) {
         read_to = {order_.due, 0};
         pg::FreshSnapshot snapshot;
-        Groups groups(jobs_, snapshot, order_.queue_id);
-        LevelScan scan(jobs_, snapshot, order_.queue_id, level);
+        Groups groups(jobs_, snapshot, order_.stream.queue);
+        LevelScan scan(jobs_, snapshot, order_.stream, level);
         visit_spots(search, level, scan, groups);
-        scan.begin(order_.queue_id, level);
+        scan.begin(order_.stream, level);
         while (claimed_.size() < limit_ && scan.next()) {
             Tuple row = scan.row();
             if (row.timestamp(Column::run_at) > order_.due) {
@@ -301,23 +339,23 @@ private:
         for (const auto& spot : search.spots())
             add(spot.priority, spot.place, spot.stamp);
         for (const auto& spot : wake::own_spots())
-            if (spot.queue == order_.queue_id)
+            if (spot.stream == order_.stream)
                 add(spot.priority, spot.place, {});
         std::sort(spots.begin(), spots.end(),
                   [](const Spot& a, const Spot& b) { return a.place < b.place; });
         for (const Spot& spot : spots) {
             if (claimed_.size() == limit_ || !over_.empty())
                 return;
-            scan.begin(order_.queue_id, {level.priority, spot.place, {}, 0});
+            scan.begin(order_.stream, {level.priority, spot.place, {}, 0});
             if (scan.next() && place_of(scan.row()) == spot.place) {
                 auto met = visit(scan.row(), groups, true);
                 if (met == Met::over || met == Met::passed_over)
                     continue;
             }
             if (spot.stamp)
-                wake::note_dropped(order_.queue_id, *spot.stamp);
+                wake::note_dropped(order_.stream, *spot.stamp);
             else
-                wake::drop_own_spot(order_.queue_id, spot.place);
+                wake::drop_own_spot(order_.stream, spot.place);
         }
     }
 
@@ -336,7 +374,7 @@ private:
                 return Met::waits;
             if (turn == Groups::Turn::contended) {
                 // Nobody would say so if it is not claimed after all.
-                wake::note_spot(order_.queue_id, {}, row.int2(Column::priority), place_of(row));
+                wake::note_spot(order_.stream, {}, row.int2(Column::priority), place_of(row));
                 return Met::passed_over;
             }
         }
@@ -344,11 +382,8 @@ private:
     }
 
     bool wanted(const Tuple& row) const {
-        if (order_.types && (row.null(Column::type) || !types_.contains(row.text(Column::type))))
-            return false;
-        return order_.closed.empty() || row.null(Column::endpoint_id) ||
-               std::find(order_.closed.begin(), order_.closed.end(),
-                         row.int4(Column::endpoint_id)) == order_.closed.end();
+        return !order_.types ||
+               (!row.null(Column::type) && types_.contains(row.text(Column::type)));
     }
 
     // `at` may lie before or after what the clock says: what has not expired by both still stands.
@@ -451,9 +486,9 @@ Claims claim(const ClaimOrder& order) {
     return Claim(order).run();
 }
 
-bool has_due(int32 queue_id, TimestampTz now) {
+bool has_due(core::Stream stream, TimestampTz now) {
     Table jobs("job", Table::For::reading);
-    Search search(jobs, queue_id);
+    Search search(jobs, stream);
     pg::FreshSnapshot snapshot;
     auto due = [&](const Tuple& row) {
         return row.timestamp(Column::run_at) <= now &&
@@ -461,12 +496,12 @@ bool has_due(int32 queue_id, TimestampTz now) {
     };
     bool found = std::any_of(
         search.spots().begin(), search.spots().end(), [&](const core::QueueBounds::Spot& spot) {
-            LevelScan scan(jobs, snapshot, queue_id, {spot.priority, spot.place, {}, 0});
+            LevelScan scan(jobs, snapshot, stream, {spot.priority, spot.place, {}, 0});
             return scan.next() && place_of(scan.row()) == spot.place && due(scan.row());
         });
     found = found ||
             std::any_of(search.levels().begin(), search.levels().end(), [&](const Level& level) {
-                LevelScan scan(jobs, snapshot, queue_id, level);
+                LevelScan scan(jobs, snapshot, stream, level);
                 while (scan.next() && scan.row().timestamp(Column::run_at) <= now)
                     if (due(scan.row()))
                         return true;
@@ -476,16 +511,16 @@ bool has_due(int32 queue_id, TimestampTz now) {
     return found;
 }
 
-std::optional<TimestampTz> next_due(int32 queue_id, TimestampTz after) {
+std::optional<TimestampTz> next_due(core::Stream stream, TimestampTz after) {
     Table jobs("job", Table::For::reading);
-    Search search(jobs, queue_id);
+    Search search(jobs, stream);
     pg::FreshSnapshot snapshot;
     std::optional<TimestampTz> soonest;
     for (const Level& level : search.levels()) {
-        Scan scan(jobs, "job_ready", snapshot,
-                  {{1, Key::Is::equal, pg::param(queue_id)},
-                   {2, Key::Is::equal, smallint(level.priority)},
-                   {3, Key::Is::after, pg::timestamp_param(after)}});
+        ReadyIndex index(stream);
+        Scan scan(jobs, index.name(), snapshot,
+                  index.keys({{index.priority(), Key::Is::equal, smallint(level.priority)},
+                              {index.run_at(), Key::Is::after, pg::timestamp_param(after)}}));
         if (scan.next() && (!soonest || scan.row().timestamp(Column::run_at) < *soonest))
             soonest = scan.row().timestamp(Column::run_at);
     }
@@ -493,9 +528,10 @@ std::optional<TimestampTz> next_due(int32 queue_id, TimestampTz after) {
     return soonest;
 }
 
-std::size_t end_leases(int32 queue_id, std::size_t limit, std::optional<std::size_t> most_rows) {
+std::size_t end_leases(core::Stream stream, std::size_t limit,
+                       std::optional<std::size_t> most_rows) {
     Table jobs("job");
-    Search search(jobs, queue_id);
+    Search search(jobs, stream);
     TimestampTz now = pg::clock();
     std::vector<Failure> over;
     {
@@ -503,7 +539,7 @@ std::size_t end_leases(int32 queue_id, std::size_t limit, std::optional<std::siz
         for (const Level& level : search.levels()) {
             Level all = level;
             all.from = core::first_place;
-            LevelScan scan(jobs, snapshot, queue_id, all);
+            LevelScan scan(jobs, snapshot, stream, all);
             std::size_t rows = 0;
             while (over.size() < limit && scan.next()) {
                 Tuple row = scan.row();

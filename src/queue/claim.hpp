@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "core/bound.hpp"
+#include "core/stream.hpp"
 #include "queue/job_row.hpp"
 #include "queue/queues.hpp"
 
@@ -35,7 +36,7 @@ namespace jobq::queue {
 constexpr int64 longest_lease = 366 * USECS_PER_DAY;
 
 struct ClaimOrder {
-    int32 queue_id;
+    core::Stream stream;
     std::size_t limit;
     std::optional<int32> max_running;
     TimestampTz due; // jobs that are due then
@@ -43,7 +44,6 @@ struct ClaimOrder {
     std::optional<Datum> types = {};             // text[]: only these
     std::optional<std::string_view> worker = {}; // for the record
     bool delivery = false;
-    std::vector<int32> closed = {}; // jobs that name one of these endpoints are passed over
     // Of the dispatcher: whether it has this attempt under way.
     std::function<bool(const core::Uuid&, int32)> in_hand = {};
     bool by_clock = true; // due is now
@@ -63,20 +63,21 @@ struct Claims {
     // Once the WAL is flushed up to here, the pushes and retries that made them due are there to
     // stay.
     XLogRecPtr durable_at = InvalidXLogRecPtr;
-    // When the queue's next job is due; nothing if there is none, or if the limit was reached.
+    // When the stream's next job is due; nothing if there is none, or if the limit was reached.
     std::optional<TimestampTz> next_due = {};
     bool blocked = false; // somebody has locked what was to be ended: look again soon
 };
 Claims claim(const ClaimOrder& order);
 
-// Whether the queue has a job that is due and not running, or whose lease is over.
-bool has_due(int32 queue_id, TimestampTz now);
+// Whether the stream has a job that is due and not running, or whose lease is over.
+bool has_due(core::Stream stream, TimestampTz now);
 
-// When the queue's next job that is not due yet will be; nothing if there is none.
-std::optional<TimestampTz> next_due(int32 queue_id, TimestampTz after);
+// When the stream's next job that is not due yet will be; nothing if there is none.
+std::optional<TimestampTz> next_due(core::Stream stream, TimestampTz after);
 
-// Ends pulled attempts of the queue whose lease is over, up to `limit`. Looks where claims have
+// Ends pulled attempts of the stream whose lease is over, up to `limit`. Looks where claims have
 // been and at `most_rows` more at most, or at all rows. Returns how many it ended.
-std::size_t end_leases(int32 queue_id, std::size_t limit, std::optional<std::size_t> most_rows);
+std::size_t end_leases(core::Stream stream, std::size_t limit,
+                       std::optional<std::size_t> most_rows);
 
 } // namespace jobq::queue

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -195,7 +196,38 @@ core::Backoff backoff_of(const pg::Row& row, int column) {
             row.float8(column + 2), row.float8(column + 3)};
 }
 
-TimestampTz next_run(const Failure& item, const core::Backoff& backoff, int failures,
+// How long a job waits after a failure: by a formula, or by a list where there is one.
+struct Retries {
+    core::Backoff backoff;
+    std::vector<std::chrono::microseconds> waits; // after the first failure, the second...
+
+    std::chrono::microseconds wait(int failures) const {
+        if (waits.empty())
+            return core::wait(backoff, failures, pg_prng_double(&pg_global_prng_state));
+        return waits[std::min(static_cast<std::size_t>(failures), waits.size()) - 1];
+    }
+    std::chrono::microseconds wait(std::chrono::seconds asked) const {
+        auto [low, high] = std::minmax(backoff.first, backoff.longest);
+        if (!waits.empty()) {
+            low = *std::min_element(waits.begin(), waits.end());
+            high = *std::max_element(waits.begin(), waits.end());
+        }
+        return core::clamp_retry_after(asked, low, high);
+    }
+};
+
+Retries retries_of(const pg::Row& row, int column) {
+    Retries retries{backoff_of(row, column), {}};
+    if (auto list = row.maybe(column + 4)) {
+        auto waits = pg::elements(*list, INTERVALOID);
+        for (std::size_t i = 0; i < waits.size; ++i)
+            if (!waits.null(i))
+                retries.waits.push_back(pg::length_of(waits.values[i]));
+    }
+    return retries;
+}
+
+TimestampTz next_run(const Failure& item, const Retries& retries, int failures,
                      TimestampTz was_due) {
     TimestampTz now = pg::clock();
     if (item.retry_in)
@@ -204,7 +236,9 @@ TimestampTz next_run(const Failure& item, const core::Backoff& backoff, int fail
     case Ending::release:
         return was_due;
     case Ending::fail:
-        return now + core::wait(backoff, failures, pg_prng_double(&pg_global_prng_state)).count();
+        return now +
+               (item.retry_after ? retries.wait(*item.retry_after) : retries.wait(failures))
+                   .count();
     default: // before what has come due since
         return std::min(now, was_due);
     }
@@ -277,16 +311,16 @@ void note_turns(const pg::Table& jobs, std::span<const Turn> turns) {
             scan->start(keys);
         else
             scan.emplace(jobs, "job_group", snapshot, keys);
-        wake::note_room(turn.queue_id, turn.queue);
         if (!scan->next() || !scan->row().null(Column::lease_until))
             continue;
         pg::Tuple next = scan->row();
+        core::Stream stream = stream_of(next);
         core::Place place{next.timestamp(Column::run_at), next.int8(Column::seq)};
         int32 priority = next.int2(Column::priority);
         if (place.run_at <= now)
-            wake::note_spot(turn.queue_id, turn.queue, priority, place);
+            wake::note_spot(stream, turn.queue, priority, place);
         else
-            wake::note(turn.queue_id, turn.queue, {.priority = priority, .place = place});
+            wake::note(stream, turn.queue, {.priority = priority, .place = place});
     }
 }
 
@@ -372,8 +406,8 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
             // A group or a limit had held others back.
             if (turn)
                 turns.push_back(std::move(*turn));
-            else if (queue->max_running)
-                wake::note_room(queue->id, queue->name);
+            if (queue->max_running)
+                wake::note_room({queue->id, core::Stream::any}, queue->name);
             break;
         }
     }
@@ -391,14 +425,16 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
     static pg::Statement held(R"(
         SELECT t.n, j.started_at, j.worker, j.queue_id, q.name, j.failures::int, j.max_attempts::int, j.run_at,
                   j.key_waits IS NOT NULL,
-                  coalesce((q.types -> j.type ->> 'retry_first')::interval, q.retry_first),
-                  coalesce((q.types -> j.type ->> 'retry_longest')::interval, q.retry_longest),
-                  coalesce((q.types -> j.type ->> 'retry_factor')::float8, q.retry_factor),
-                  coalesce((q.types -> j.type ->> 'retry_jitter')::float8, q.retry_jitter),
-                  j.priority::int, j.group_key, j.seq
-        FROM (SELECT DISTINCT ON (u.id, u.attempt) * FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY AS u (id, attempt, n)) AS t,
-             jobq.job AS j, jobq.queue AS q
-        WHERE j.id = t.id AND j.attempt = t.attempt AND j.lease_until IS NOT NULL AND q.id = j.queue_id)");
+                  coalesce((q.types -> j.type ->> 'retry_first')::interval, e.retry_first, q.retry_first),
+                  coalesce((q.types -> j.type ->> 'retry_longest')::interval, e.retry_longest, q.retry_longest),
+                  coalesce((q.types -> j.type ->> 'retry_factor')::float8, e.retry_factor, q.retry_factor),
+                  coalesce((q.types -> j.type ->> 'retry_jitter')::float8, e.retry_jitter, q.retry_jitter),
+                  CASE WHEN q.types -> j.type ->> 'retry_first' IS NULL THEN e.retry_waits END,
+                  j.priority::int, j.group_key, j.seq, coalesce(j.endpoint_id, 0), q.max_running IS NOT NULL
+        FROM (SELECT DISTINCT ON (u.id, u.attempt) * FROM unnest($1::uuid[], $2::int[]) WITH ORDINALITY AS u (id, attempt, n)) AS t
+        JOIN jobq.job AS j ON j.id = t.id AND j.attempt = t.attempt AND j.lease_until IS NOT NULL
+        JOIN jobq.queue AS q ON q.id = j.queue_id
+        LEFT JOIN jobq.endpoint AS e ON e.id = coalesce(j.endpoint_id, q.endpoint_id))");
     static pg::Statement queue_again(R"(
         UPDATE jobq.job AS j
         SET failures = t.failures, run_at = t.run_at, lease_until = NULL, started_at = NULL, progress = NULL, delivery = NULL,
@@ -428,7 +464,7 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
     std::vector<Turn> turns;
     pg::ArrayBuilder again_ids(UUIDOID, candidates.size()),
         again_failures(INT4OID, candidates.size()), again_at(TIMESTAMPTZOID, candidates.size());
-    int32 woken = 0;
+    int32 let_go = 0;
     // Runs after the locks are held, so its snapshot is newer: what it finds are the running
     // attempts, and they stay so, because a lease changes only under the lock of its job.
     for (auto row : held.run(spi, {ids.param(), attempts.param()})) {
@@ -449,13 +485,12 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
         Key key = dies || !row.boolean(9) ? Key::ours : wait_for_key(spi, item.id, locked);
         if (key == Key::undecided)
             continue;
-        if (row.int4(4) != woken) {
-            woken = row.int4(4);
-            wake::note_room(woken, row.text(5));
-        }
-        if ((dies || key == Key::taken) && !row.null(15))
+        core::Stream stream{row.int4(4), row.int4(18)};
+        if (row.boolean(19) && std::exchange(let_go, stream.queue) != stream.queue)
+            wake::note_room({stream.queue, core::Stream::any}, row.text(5));
+        if ((dies || key == Key::taken) && !row.null(16))
             turns.push_back(
-                {row.int4(4), std::string(row.text(5)), std::string(row.text(15)), row.int8(16)});
+                {row.int4(4), std::string(row.text(5)), std::string(row.text(16)), row.int8(17)});
         if (dies) {
             dead.push_back(std::move(last));
             ended.push_back({.id = item.id, .attempt = item.attempt, .dead = true});
@@ -465,15 +500,15 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
             superseded.push_back(std::move(last));
             ended.push_back({.id = item.id, .attempt = item.attempt});
         } else {
-            TimestampTz run_at = next_run(item, backoff_of(row, 10), failures, row.timestamp(8));
+            TimestampTz run_at = next_run(item, retries_of(row, 10), failures, row.timestamp(8));
             again_ids.add(pg::param(item.id));
             again_failures.add(pg::param(failures));
             again_at.add(pg::timestamp_param(run_at));
-            core::Place place{run_at, row.int8(16)};
+            core::Place place{run_at, row.int8(17)};
             if (run_at <= pg::clock())
-                wake::note_spot(row.int4(4), row.text(5), row.int4(14), place);
+                wake::note_spot(stream, row.text(5), row.int4(15), place);
             else
-                wake::note(row.int4(4), row.text(5), {.priority = row.int4(14), .place = place});
+                wake::note(stream, row.text(5), {.priority = row.int4(15), .place = place});
             tried.push_back(std::move(last));
             ended.push_back(
                 {.id = item.id, .attempt = item.attempt, .waits = true, .run_at = run_at});
@@ -490,6 +525,40 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
     if (!turns.empty())
         note_turns(pg::Table("job", pg::Table::For::reading), turns);
     return ended;
+}
+
+std::size_t hand_over(const pg::Spi& spi, std::span<const Attempt> items) {
+    static pg::Statement extend(R"(
+        UPDATE jobq.job AS j SET lease_until = clock_timestamp() + q.lease, delivery = NULL
+        FROM unnest($1::uuid[], $2::int[]) AS t (id, attempt), jobq.queue AS q
+        WHERE j.id = t.id AND j.attempt = t.attempt AND j.lease_until IS NOT NULL AND q.id = j.queue_id
+        RETURNING j.queue_id, coalesce(j.endpoint_id, 0), j.lease_until)");
+    if (items.empty())
+        return 0;
+    pg::lock_for_writing("job");
+    pg::ArrayBuilder wanted(UUIDOID, items.size());
+    for (const Attempt& item : items)
+        wanted.add(pg::param(item.id));
+    auto locked = lock_jobs(spi, wanted.param(), OnLocked::skip);
+    pg::ArrayBuilder ids(UUIDOID, items.size()), attempts(INT4OID, items.size());
+    for (const Attempt& item : items)
+        if (std::binary_search(locked.begin(), locked.end(), item.id)) {
+            ids.add(pg::param(item.id));
+            attempts.add(pg::param(item.attempt));
+        }
+    std::size_t handed = 0;
+    for (auto row : extend.run(spi, {ids.param(), attempts.param()})) {
+        wake::note_lease({row.int4(1), row.int4(2)}, row.timestamp(3));
+        ++handed;
+    }
+    return handed;
+}
+
+void disable_endpoint(const pg::Spi& spi, int32 endpoint, std::string_view reason) {
+    static pg::Statement disable(R"(
+        UPDATE jobq.endpoint AS e SET enabled = false, disabled_reason = $2
+        WHERE e.id IN (SELECT o.id FROM jobq.endpoint AS o WHERE o.id = $1 AND o.enabled FOR UPDATE SKIP LOCKED))");
+    disable.run(spi, {pg::param(endpoint), pg::param(reason)});
 }
 
 std::vector<core::Uuid> still_running(const pg::Spi& spi, std::span<const core::Uuid> ids,

@@ -12,6 +12,7 @@
 // lease is too late, and changes nothing. Many rows are locked in the order of their ids.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,6 +49,8 @@ struct Failure {
     std::string_view outcome = "failed";
     std::optional<std::string_view> error = {};
     std::optional<Datum> retry_in = {}; // interval, checked
+    // What a receiver asked for; honoured within the first and the longest wait.
+    std::optional<std::chrono::seconds> retry_after = {};
     std::optional<int32> status_code = {};
     std::optional<std::string_view> response = {};
 };
@@ -67,6 +70,19 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked);
 
 // Ends these attempts without success; as complete().
 std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLocked locked);
+
+// An attempt that runs.
+struct Attempt {
+    core::Uuid id;
+    int32 attempt;
+};
+
+// These deliveries were accepted, and go on: as if a worker had pulled them, for the queue's lease
+// from now. Skips what somebody has locked. Returns how many still ran.
+std::size_t hand_over(const pg::Spi& spi, std::span<const Attempt> items);
+
+// An endpoint wants no more. Unless somebody has its row locked.
+void disable_endpoint(const pg::Spi& spi, int32 endpoint, std::string_view reason);
 
 // Which of these attempts still run: those that complete() and fail() skipped because somebody had
 // the job locked, and not those that came too late.

@@ -149,13 +149,13 @@ pg::Rows extend(const pg::Spi& spi, const pg::Param& ids, const pg::Param& attem
         SET lease_until = clock_timestamp() + coalesce($3, h.lease), progress = coalesce($4, j.progress),
             note = coalesce($5, j.note)
         FROM held AS h WHERE j.id = h.id
-        RETURNING j.id, j.lease_until, j.queue_id)");
+        RETURNING j.id, j.lease_until, j.queue_id, coalesce(j.endpoint_id, 0))");
     pg::lock_for_writing("job");
     auto rows = move.run(spi, {ids, attempts,
                                lease ? pg::Param{INTERVALOID, *lease} : pg::null_param(INTERVALOID),
                                progress, note});
     for (auto row : rows)
-        queue::wake::note_lease(row.int4(3), row.timestamp(2));
+        queue::wake::note_lease({row.int4(3), row.int4(4)}, row.timestamp(2));
     return rows;
 }
 
@@ -280,11 +280,14 @@ JOBQ_FUNCTION(jobq_extend_many) {
 
 JOBQ_FUNCTION(jobq_maintain) {
     constexpr std::size_t at_once = 10000;
-    static pg::Statement queues("SELECT q.id FROM jobq.queue AS q");
+    static pg::Statement streams(R"(
+        SELECT q.id, 0 FROM jobq.queue AS q
+        UNION ALL SELECT s.queue_id, s.endpoint_id FROM jobq.streams() AS s WHERE s.endpoint_id IS NOT NULL)");
     pg::Spi spi;
     std::size_t done = 0;
-    for (auto row : queues.run(spi))
-        done += queue::end_leases(row.int4(1), at_once - std::min(done, at_once), {});
+    for (auto row : streams.run(spi))
+        done +=
+            queue::end_leases({row.int4(1), row.int4(2)}, at_once - std::min(done, at_once), {});
     done += queue::delete_old(spi, at_once);
     return Int64GetDatum(static_cast<int64>(done));
 }
@@ -292,14 +295,15 @@ JOBQ_FUNCTION(jobq_maintain) {
 JOBQ_FUNCTION(jobq_wake) {
     call.require(0, "queue_id");
     call.require(1, "queue");
-    queue::wake::note(call.int4(0), call.text(1));
+    queue::wake::note({call.int4(0), core::Stream::any}, call.text(1));
     return 0;
 }
 
 JOBQ_FUNCTION(jobq_wake_taken) {
     call.require(0, "queue_id");
     call.require(1, "queue");
-    queue::wake::note_room(call.int4(0), call.text(1));
-    queue::wake::note_taken(call.int4(0), {call.timestamp(2), call.int8(3)});
+    core::Stream stream{call.int4(0), call.null(2) ? core::Stream::own : call.int4(2)};
+    queue::wake::note_room({stream.queue, core::Stream::any}, call.text(1));
+    queue::wake::note_taken(stream, {call.timestamp(3), call.int8(4)});
     return 0;
 }

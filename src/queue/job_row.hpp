@@ -1,6 +1,9 @@
 // The columns of jobq.job and jobq.finished, in the order of src/sql/20_jobs.sql.
 #pragma once
 
+#include "core/stream.hpp"
+#include "pg/table.hpp"
+
 namespace jobq::queue {
 
 struct JobColumn {
@@ -68,5 +71,11 @@ struct FinishedColumn {
         count = body
     };
 };
+
+inline core::Stream stream_of(const pg::Tuple& job) {
+    return {job.int4(JobColumn::queue_id), job.null(JobColumn::endpoint_id)
+                                               ? core::Stream::own
+                                               : job.int4(JobColumn::endpoint_id)};
+}
 
 } // namespace jobq::queue

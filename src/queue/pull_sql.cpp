@@ -56,7 +56,7 @@ std::size_t pull(std::string_view name, const PullArguments& arguments, std::siz
     // other.
     pg::lock_name(pg::LockKind::queue_name, name, pg::LockMode::shared);
     auto queue = queue::require_queue(name);
-    if (queue.endpoint_id)
+    if (queue.delivered())
         throw Error(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                     fmt::format("jobs of queue \"{}\" are delivered to its endpoint", name))
             .with_hint("To pull them instead, run SELECT jobq.alter_queue(" + pg::quoted(name) +
@@ -64,7 +64,7 @@ std::size_t pull(std::string_view name, const PullArguments& arguments, std::siz
     TimestampTz lease_until = lease_end(arguments.lease.value_or(queue.lease));
     if (queue.paused)
         return 0;
-    auto claims = queue::claim({.queue_id = queue.id,
+    auto claims = queue::claim({.stream = {queue.id},
                                 .limit = limit,
                                 .max_running = queue.max_running,
                                 .due = arguments.at.value_or(pg::clock()),

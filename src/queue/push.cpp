@@ -79,10 +79,16 @@ const char* const insert_columns =
     "headers,"
     " payload, body)";
 
+// What a job gets from its queue.
+struct Placement {
+    core::Uuid id;
+    std::optional<int32> endpoint; // NULL in the row: the queue's
+    int32 max_attempts;
+};
+
 // Inserts jobs without unique keys, in their order.
 void insert_plain(pg::Table& table, const PushSettings& s, const QueueRow& queue,
-                  std::optional<int32> endpoint, std::span<const NewJob> jobs,
-                  std::span<const core::Uuid> ids) {
+                  std::span<const NewJob> jobs, std::span<const Placement> placements) {
     using Column = JobColumn;
     auto small = [](int32 value) {
         return pg::Param{INT2OID, Int16GetDatum(static_cast<int16>(value))};
@@ -92,7 +98,6 @@ void insert_plain(pg::Table& table, const PushSettings& s, const QueueRow& queue
         row.set(Column::expires_at, pg::timestamp_param(*s.expires_at));
     row.set(Column::attempt, pg::param(0));
     row.set(Column::queue_id, pg::param(queue.id));
-    row.set(Column::endpoint_id, pg::param(endpoint, INT4OID));
     row.set(Column::priority, small(s.priority));
     row.set(Column::failures, small(0));
     row.set(Column::pushed_by, pg::param(std::string_view(s.pushed_by)));
@@ -104,11 +109,11 @@ void insert_plain(pg::Table& table, const PushSettings& s, const QueueRow& queue
     rows.reserve(jobs.size());
     for (std::size_t i = 0; i < jobs.size(); ++i) {
         const NewJob& job = jobs[i];
-        row.set(Column::id, pg::param(ids[i]));
+        row.set(Column::id, pg::param(placements[i].id));
         row.set(Column::seq, pg::param(pg::next_value("push_order")));
         row.set(Column::run_at, pg::timestamp_param(job.run_at.value_or(s.run_at)));
-        row.set(Column::max_attempts,
-                small(s.max_attempts ? *s.max_attempts : queue.max_attempts_of(job.type)));
+        row.set(Column::endpoint_id, pg::param(placements[i].endpoint, INT4OID));
+        row.set(Column::max_attempts, small(placements[i].max_attempts));
         row.set(Column::type, pg::text_param(job.type));
         row.set(Column::group_key, pg::text_param(job.group_key));
         row.set(s.content_type ? Column::body : Column::payload, {JSONBOID, *job.payload});
@@ -118,11 +123,10 @@ void insert_plain(pg::Table& table, const PushSettings& s, const QueueRow& queue
 }
 
 // Inserts one job with a unique key. False: a job waits for the key already.
-bool insert_one(const pg::Spi& spi, const PushSettings& s, std::optional<int32> endpoint,
-                const NewJob& job, const core::Uuid& id, int64 seq) {
+bool insert_one(const pg::Spi& spi, const PushSettings& s, const NewJob& job,
+                const Placement& placement, int64 seq) {
     static const std::string sql = std::string(insert_columns) + R"(
-        SELECT $2, $3, $4, $5, q.id, 0, $6, $7, 0,
-               coalesce($8, (q.types -> $9 ->> 'max_attempts')::int, q.max_attempts),
+        SELECT $2, $3, $4, $5, q.id, 0, $6, $7, 0, $8,
                CASE WHEN $11 IS NOT NULL THEN true END,
                $9, $10, $11, $12, $13, $14, $15, $16
         FROM jobq.queue AS q WHERE q.name = $1
@@ -130,16 +134,16 @@ bool insert_one(const pg::Spi& spi, const PushSettings& s, std::optional<int32> 
         RETURNING id)";
     static pg::Statement insert(sql.c_str());
     auto rows = insert.run(
-        spi,
-        {pg::param(s.queue), pg::param(id), pg::param(seq),
-         pg::timestamp_param(job.run_at.value_or(s.run_at)),
-         s.expires_at ? pg::timestamp_param(*s.expires_at) : pg::null_param(TIMESTAMPTZOID),
-         pg::param(endpoint, INT4OID), pg::param(s.priority), pg::param(s.max_attempts, INT4OID),
-         pg::text_param(job.type), pg::text_param(job.group_key), pg::text_param(job.unique_key),
-         pg::param(std::string_view(s.pushed_by)), pg::text_param(s.content_type),
-         s.headers ? pg::jsonb_param(*s.headers) : pg::null_param(JSONBOID),
-         s.content_type ? pg::null_param(JSONBOID) : pg::jsonb_param(*job.payload),
-         s.content_type ? pg::bytea_param(*job.payload) : pg::null_param(BYTEAOID)});
+        spi, {pg::param(s.queue), pg::param(placement.id), pg::param(seq),
+              pg::timestamp_param(job.run_at.value_or(s.run_at)),
+              s.expires_at ? pg::timestamp_param(*s.expires_at) : pg::null_param(TIMESTAMPTZOID),
+              pg::param(placement.endpoint, INT4OID), pg::param(s.priority),
+              pg::param(placement.max_attempts), pg::text_param(job.type),
+              pg::text_param(job.group_key), pg::text_param(job.unique_key),
+              pg::param(std::string_view(s.pushed_by)), pg::text_param(s.content_type),
+              s.headers ? pg::jsonb_param(*s.headers) : pg::null_param(JSONBOID),
+              s.content_type ? pg::null_param(JSONBOID) : pg::jsonb_param(*job.payload),
+              s.content_type ? pg::bytea_param(*job.payload) : pg::null_param(BYTEAOID)});
     return !rows.empty();
 }
 
@@ -148,28 +152,28 @@ bool insert_one(const pg::Spi& spi, const PushSettings& s, std::optional<int32> 
 std::optional<core::Uuid> hold_waiting(const pg::Spi& spi, const PushSettings& s,
                                        const NewJob& job) {
     static pg::Statement hold(R"(
-        SELECT j.id, j.queue_id, j.priority::int, j.run_at, j.seq, j.group_key IS NOT NULL FROM jobq.job AS j, jobq.queue AS q
+        SELECT j.id, j.queue_id, j.priority::int, j.run_at, j.seq, j.group_key IS NOT NULL, coalesce(j.endpoint_id, 0)
+        FROM jobq.job AS j, jobq.queue AS q
         WHERE q.name = $1 AND j.queue_id = q.id AND j.unique_key = $2 AND j.key_waits
         FOR KEY SHARE OF j)");
     auto rows = hold.run(spi, {pg::param(s.queue), pg::text_param(job.unique_key)});
     if (rows.empty())
         return std::nullopt;
     auto row = rows[0];
-    wake::note(row.int4(2), s.queue,
+    wake::note({row.int4(2), row.int4(7)}, s.queue,
                {.priority = row.int4(3), .place = {row.timestamp(4), row.int8(5)}, .held = true});
     // Another job of its group may have its turn then.
     if (s.on_conflict == OnConflict::replace && row.boolean(6))
-        wake::note(row.int4(2), s.queue);
+        wake::note({row.int4(2), core::Stream::any}, s.queue);
     return row.uuid(1);
 }
 
 std::optional<core::Uuid> replace_waiting(const pg::Spi& spi, const PushSettings& s,
-                                          std::optional<int32> endpoint, const NewJob& job) {
+                                          const NewJob& job, const Placement& placement) {
     static pg::Statement replace(R"(
         UPDATE jobq.job AS j
         SET run_at = $3, expires_at = $4, endpoint_id = $5, priority = $6, failures = 0,
-            max_attempts = coalesce($7, (q.types -> $8 ->> 'max_attempts')::int, q.max_attempts),
-            type = $8, group_key = $9, pushed_by = $10, content_type = $11, headers = $12,
+            max_attempts = $7, type = $8, group_key = $9, pushed_by = $10, content_type = $11, headers = $12,
             payload = $13, body = $14
         FROM jobq.queue AS q
         WHERE q.name = $1 AND j.queue_id = q.id AND j.unique_key = $2 AND j.key_waits
@@ -179,8 +183,8 @@ std::optional<core::Uuid> replace_waiting(const pg::Spi& spi, const PushSettings
         {pg::param(s.queue), pg::text_param(job.unique_key),
          pg::timestamp_param(job.run_at.value_or(s.run_at)),
          s.expires_at ? pg::timestamp_param(*s.expires_at) : pg::null_param(TIMESTAMPTZOID),
-         pg::param(endpoint, INT4OID), pg::param(s.priority), pg::param(s.max_attempts, INT4OID),
-         pg::text_param(job.type), pg::text_param(job.group_key),
+         pg::param(placement.endpoint, INT4OID), pg::param(s.priority),
+         pg::param(placement.max_attempts), pg::text_param(job.type), pg::text_param(job.group_key),
          pg::param(std::string_view(s.pushed_by)), pg::text_param(s.content_type),
          s.headers ? pg::jsonb_param(*s.headers) : pg::null_param(JSONBOID),
          s.content_type ? pg::null_param(JSONBOID) : pg::jsonb_param(*job.payload),
@@ -188,11 +192,11 @@ std::optional<core::Uuid> replace_waiting(const pg::Spi& spi, const PushSettings
     return rows.empty() ? std::nullopt : std::optional(rows[0].uuid(1));
 }
 
-core::Uuid push_one(const pg::Spi& spi, const PushSettings& s, std::optional<int32> endpoint,
-                    const NewJob& job, const core::Uuid& id, int64 seq) {
+core::Uuid push_one(const pg::Spi& spi, const PushSettings& s, const NewJob& job,
+                    const Placement& placement, int64 seq) {
     for (;;) {
-        if (insert_one(spi, s, endpoint, job, id, seq))
-            return id;
+        if (insert_one(spi, s, job, placement, seq))
+            return placement.id;
         std::optional<core::Uuid> waiting;
         switch (s.on_conflict) {
         case OnConflict::skip:
@@ -200,7 +204,7 @@ core::Uuid push_one(const pg::Spi& spi, const PushSettings& s, std::optional<int
             break;
         case OnConflict::replace:
             if (hold_waiting(spi, s, job))
-                waiting = replace_waiting(spi, s, endpoint, job);
+                waiting = replace_waiting(spi, s, job, placement);
             break;
         case OnConflict::error:
             throw Error(ERRCODE_UNIQUE_VIOLATION,
@@ -216,8 +220,8 @@ core::Uuid push_one(const pg::Spi& spi, const PushSettings& s, std::optional<int
 }
 
 // In the order of the keys, so that two pushes of the same keys cannot wait for each other.
-void push_keyed(const PushSettings& s, std::optional<int32> endpoint, std::span<const NewJob> jobs,
-                std::span<core::Uuid> ids) {
+void push_keyed(const PushSettings& s, std::span<const NewJob> jobs,
+                std::span<Placement> placements) {
     std::vector<int64> places(jobs.size());
     std::generate(places.begin(), places.end(), [] { return pg::next_value("push_order"); });
     std::vector<std::size_t> order(jobs.size());
@@ -227,10 +231,11 @@ void push_keyed(const PushSettings& s, std::optional<int32> endpoint, std::span<
     });
     pg::Spi spi;
     for (std::size_t i : order)
-        ids[i] = push_one(spi, s, endpoint, jobs[i], ids[i], places[i]);
+        placements[i].id = push_one(spi, s, jobs[i], placements[i], places[i]);
 }
 
-std::optional<int32> endpoint_of(const PushSettings& s, const QueueRow& queue) {
+// The endpoint that the push names.
+std::optional<int32> named_endpoint(const PushSettings& s, const QueueRow& queue) {
     if (!s.endpoint)
         return std::nullopt;
     pg::lock_name(pg::LockKind::endpoint_name, *s.endpoint, pg::LockMode::shared);
@@ -242,7 +247,7 @@ std::optional<int32> endpoint_of(const PushSettings& s, const QueueRow& queue) {
                     fmt::format("endpoint \"{}\" does not exist", *s.endpoint))
             .with_hint(fmt::format("Create it with SELECT jobq.create_endpoint({}, 'https://...').",
                                    pg::quoted(*s.endpoint)));
-    if (!queue.endpoint_id)
+    if (!queue.delivered())
         throw Error(
             ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
             fmt::format("queue \"{}\" has no endpoint, so its jobs are not delivered", s.queue))
@@ -275,6 +280,8 @@ PushSettings push_settings(std::string_view queue, std::optional<TimestampTz> ru
         throw Error(ERRCODE_INVALID_PARAMETER_VALUE,
                     fmt::format("priority must be between {} and {}", PG_INT16_MIN, PG_INT16_MAX));
     settings.priority = priority;
+    if (auto trace = pg::settings::traceparent(); !trace.empty())
+        settings.headers = pg::try_jsonb(fmt::format(R"({{"traceparent": "{}"}})", trace));
     return settings;
 }
 
@@ -308,7 +315,7 @@ void apply_options(PushSettings& settings, std::optional<Datum> options,
         } else if (field.key == "headers") {
             auto headers = pg::json_value(field);
             check_headers(headers);
-            settings.headers = headers;
+            settings.headers = settings.headers ? pg::joined(*settings.headers, headers) : headers;
         } else if (field.key == "endpoint") {
             settings.endpoint = string(field);
         } else if (field.key == "pushed_by") {
@@ -338,8 +345,8 @@ std::vector<core::Uuid> push(const PushSettings& settings, std::vector<NewJob> j
     for (const NewJob& job : jobs)
         check(settings, job);
 
-    // drop_queue waits for this, and so does drop_endpoint in endpoint_of: what is looked up below
-    // is there until the commit.
+    // drop_queue waits for this, and so does drop_endpoint in named_endpoint: what is looked up
+    // below is there until the commit.
     pg::Table table("job");
     pg::lock_name(pg::LockKind::queue_name, settings.queue, pg::LockMode::shared);
     QueueRow queue = require_queue(settings.queue);
@@ -348,21 +355,37 @@ std::vector<core::Uuid> push(const PushSettings& settings, std::vector<NewJob> j
     std::optional<pg::AsRole> as_owner; // SQL asks for privileges
     if (keyed || settings.endpoint)
         as_owner.emplace(owner);
-    std::optional<int32> endpoint = endpoint_of(settings, queue);
+    std::optional<int32> named = named_endpoint(settings, queue);
     if (jobs.empty())
         return {};
 
-    std::vector<core::Uuid> ids(jobs.size());
-    std::generate(ids.begin(), ids.end(), new_id);
-    if (keyed)
-        push_keyed(settings, endpoint, jobs, ids);
-    else
-        insert_plain(table, settings, queue, endpoint, jobs, ids);
-    wake::Arrival arrival{.priority = settings.priority, .place = {settings.run_at, 0}};
+    std::vector<Placement> placements;
+    placements.reserve(jobs.size());
     for (const NewJob& job : jobs) {
-        arrival.place.run_at = std::min(arrival.place.run_at, job.run_at.value_or(settings.run_at));
+        auto endpoint = named ? named : queue.route_of(job.type);
+        placements.push_back({new_id(), endpoint,
+                              settings.max_attempts ? *settings.max_attempts
+                                                    : queue.max_attempts_of(job.type, endpoint)});
     }
-    wake::note(queue.id, queue.name, arrival);
+    if (keyed)
+        push_keyed(settings, jobs, placements);
+    else
+        insert_plain(table, settings, queue, jobs, placements);
+    wake::Arrival arrival{.priority = settings.priority, .place = {}};
+    std::optional<core::Stream> last;
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+        TimestampTz run_at = jobs[i].run_at.value_or(settings.run_at);
+        core::Stream stream{queue.id, placements[i].endpoint.value_or(core::Stream::own)};
+        if (stream != last || run_at < arrival.place.run_at) {
+            arrival.place.run_at = run_at;
+            wake::note(stream, queue.name, arrival);
+            last = stream;
+        }
+    }
+    std::vector<core::Uuid> ids;
+    ids.reserve(placements.size());
+    for (const Placement& placement : placements)
+        ids.push_back(placement.id);
     return ids;
 }
 

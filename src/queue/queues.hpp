@@ -8,6 +8,9 @@
 
 namespace jobq::queue {
 
+// In place of an endpoint's id, of jobs that have nowhere to go.
+constexpr int32 no_route = -1;
+
 // What claims, pushes and endings need of a queue's row.
 struct QueueRow {
     int32 id;
@@ -18,10 +21,18 @@ struct QueueRow {
     Datum lease; // interval
     bool keeps;  // its finished jobs, for a while
     std::optional<int32> max_running;
-    Datum types; // jsonb
+    Datum types;  // jsonb
+    Datum routes; // jsonb
+    bool routed;  // there are any
 
+    // By the server, to some endpoint; else its jobs are pulled.
+    bool delivered() const { return endpoint_id || routed; }
+    // The endpoint of a job that names none: that of its type's route; nothing: the queue's own.
+    // no_route: its type has none, and the queue no endpoint; the job waits until it gets one.
+    std::optional<int32> route_of(std::optional<std::string_view> type) const;
     // What a push takes as max_attempts where it does not say.
-    int32 max_attempts_of(std::optional<std::string_view> type) const;
+    int32 max_attempts_of(std::optional<std::string_view> type,
+                          std::optional<int32> endpoint) const;
 };
 
 std::optional<QueueRow> find_queue(std::string_view name);

@@ -7,8 +7,8 @@
 JOBQ_FUNCTION(jobq_queue_stats) {
     namespace pg = jobq::pg;
     static pg::Statement count("SELECT c.* FROM jobq.count_queue($1) AS c");
-    constexpr Oid types[] = {INT8OID, INT8OID,     INT8OID,     INT8OID, INTERVALOID,
-                             INT8OID, INTERVALOID, INTERVALOID, BOOLOID};
+    constexpr Oid types[] = {INT8OID,     INT8OID, INT8OID,     INT8OID,     INT8OID,
+                             INTERVALOID, INT8OID, INTERVALOID, INTERVALOID, BOOLOID};
     call.require(0, "queue_id");
     pg::require_select("stats");
     pg::RowSink rows(call);

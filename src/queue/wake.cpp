@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <tuple>
 
 #include "pg/call.hpp"
 #include "queue/bounds.hpp"
@@ -15,7 +16,7 @@ namespace jobq::queue::wake {
 
 namespace {
 
-constexpr std::size_t most_queues = 32;
+constexpr std::size_t most_streams = 128;
 
 constexpr std::size_t most_raises = 32;
 
@@ -25,7 +26,7 @@ constexpr std::size_t most_spots = 512;
 // Nest levels are those of GetCurrentTransactionNestLevel(): 1 is the transaction itself, and 0
 // here means "not noted". An entry belongs to the outermost level that noted it.
 struct Noted {
-    int32 id;
+    core::Stream stream;
     int level;
     bool wakes;                      // else it is about the bounds only
     bool anything;                   // the bounds are to be forgotten
@@ -38,18 +39,19 @@ struct Noted {
 };
 
 struct Raise {
-    int32 queue, priority;
+    core::Stream stream;
+    int32 priority;
     core::Place to;
     uint64 generation;
 };
 
 struct Dropped {
-    int32 queue;
+    core::Stream stream;
     uint64 stamp;
 };
 
 struct Pending {
-    std::array<Noted, most_queues> queues;
+    std::array<Noted, most_streams> streams;
     std::size_t size;
     std::array<Raise, most_raises> raises;
     std::size_t raised;
@@ -59,7 +61,7 @@ struct Pending {
     std::size_t dropped;
     int overflow, settings, extension;
 
-    std::span<Noted> noted() { return {queues.data(), size}; }
+    std::span<Noted> noted() { return {streams.data(), size}; }
     bool empty() const {
         return size + raised + spotted + dropped == 0 && overflow + settings + extension == 0;
     }
@@ -112,20 +114,20 @@ void before_commit() {
         Async_Notify(dispatcher_channel, "");
 }
 
-// Those of one queue at a time, in the order of their stamps.
+// Those of one stream at a time, in the order of their stamps.
 void drop_spots() noexcept {
     auto* from = pending.drops.data();
     auto* end = from + pending.dropped;
     std::sort(from, end, [](const Dropped& a, const Dropped& b) {
-        return a.queue != b.queue ? a.queue < b.queue : a.stamp < b.stamp;
+        return std::tie(a.stream, a.stamp) < std::tie(b.stream, b.stamp);
     });
     while (from != end) {
         std::array<uint64, most_spots> stamps;
         std::size_t n = 0;
-        int32 queue = from->queue;
-        for (; from != end && from->queue == queue; ++from)
+        core::Stream stream = from->stream;
+        for (; from != end && from->stream == stream; ++from)
             stamps[n++] = from->stamp;
-        bounds::drop_spots(queue, {stamps.data(), n});
+        bounds::drop_spots(stream, {stamps.data(), n});
     }
 }
 
@@ -134,17 +136,17 @@ void move_bounds() noexcept {
         bounds::forget_all();
     for (const Noted& noted : pending.noted()) {
         if (noted.anything)
-            bounds::forget(noted.id);
+            bounds::forget(noted.stream);
         for (std::size_t i = 0; i < noted.size; ++i)
-            bounds::note(noted.id, noted.priorities[i], noted.low);
-        bounds::note_lease(noted.id, noted.lease_end);
+            bounds::note(noted.stream, noted.priorities[i], noted.low);
+        bounds::note_lease(noted.stream, noted.lease_end);
     }
     for (const OwnSpot& spot : own_spots())
-        bounds::note_spot(spot.queue, spot.priority, spot.place);
+        bounds::note_spot(spot.stream, spot.priority, spot.place);
     drop_spots();
     // After what this transaction noted itself, which they are not to go over.
     for (const Raise& raise : std::span(pending.raises.data(), pending.raised))
-        bounds::raise(raise.queue, raise.priority, raise.to, raise.generation);
+        bounds::raise(raise.stream, raise.priority, raise.to, raise.generation);
 }
 
 // Of the whole transaction, or of a part of it: lower than need be does no harm.
@@ -154,8 +156,8 @@ void move_bounds_back() noexcept {
         bounds::forget_all();
     for (const Noted& noted : pending.noted()) {
         if (noted.anything)
-            bounds::forget(noted.id);
-        bounds::lower(noted.id, noted.low_if_rolled_back);
+            bounds::forget(noted.stream);
+        bounds::lower(noted.stream, noted.low_if_rolled_back);
     }
 }
 
@@ -163,9 +165,9 @@ void after_commit() noexcept {
     Wakeup wakeup;
     for (const Noted& noted : pending.noted())
         if (noted.wakes)
-            wakeup.queues.add(noted.id);
+            wakeup.streams.add(noted.stream);
     if (pending.overflow != 0)
-        wakeup.queues.add_all();
+        wakeup.streams.add_all();
     wakeup.settings = pending.settings != 0;
     wakeup.extension = pending.extension != 0;
     if (!wakeup.empty())
@@ -212,9 +214,9 @@ void on_subtransaction(SubXactEvent event, SubTransactionId, SubTransactionId, v
     int level = GetCurrentTransactionNestLevel();
     if (event == SUBXACT_EVENT_ABORT_SUB) {
         move_bounds_back();
-        auto* end = std::remove_if(pending.queues.data(), pending.queues.data() + pending.size,
+        auto* end = std::remove_if(pending.streams.data(), pending.streams.data() + pending.size,
                                    [level](const Noted& noted) { return noted.level >= level; });
-        pending.size = static_cast<std::size_t>(end - pending.queues.data());
+        pending.size = static_cast<std::size_t>(end - pending.streams.data());
         drop_from(pending.overflow, level);
         drop_from(pending.settings, level);
         drop_from(pending.extension, level);
@@ -236,16 +238,16 @@ void register_callbacks() {
     callbacks_registered = true;
 }
 
-// The queue's entry, made if need be; none where there is no room, which counts as "anything
+// The stream's entry, made if need be; none where there is no room, which counts as "anything
 // anywhere". Without a name the entry wakes nobody.
-Noted* entry(int32 queue_id, std::string_view name) {
+Noted* entry(core::Stream stream, std::string_view name) {
     register_callbacks();
     int level = GetCurrentTransactionNestLevel();
-    auto queues = pending.noted();
-    auto* noted = std::find_if(queues.data(), queues.data() + queues.size(),
-                               [&](const Noted& candidate) { return candidate.id == queue_id; });
-    if (noted == queues.data() + queues.size()) {
-        if (pending.size == most_queues) {
+    auto all = pending.noted();
+    auto* noted = std::find_if(all.data(), all.data() + all.size(),
+                               [&](const Noted& candidate) { return candidate.stream == stream; });
+    if (noted == all.data() + all.size()) {
+        if (pending.size == most_streams) {
             set_level(pending.overflow, level);
             if (!name.empty() && !dispatcher_present()) {
                 char channel[NAMEDATALEN];
@@ -255,7 +257,7 @@ Noted* entry(int32 queue_id, std::string_view name) {
             return nullptr;
         }
         *noted = {};
-        noted->id = queue_id;
+        noted->stream = stream;
         noted->low = noted->low_if_rolled_back = core::last_place;
         noted->lease_end = DT_NOEND;
         ++pending.size;
@@ -270,8 +272,8 @@ Noted* entry(int32 queue_id, std::string_view name) {
 
 } // namespace
 
-void note(int32 queue_id, std::string_view name, const Arrival& arrival) {
-    Noted* noted = entry(queue_id, name);
+void note(core::Stream stream, std::string_view name, const Arrival& arrival) {
+    Noted* noted = entry(stream, name);
     if (noted == nullptr)
         return;
     noted->low = std::min(noted->low, arrival.place);
@@ -286,56 +288,56 @@ void note(int32 queue_id, std::string_view name, const Arrival& arrival) {
         noted->anything = true;
 }
 
-void note(int32 queue_id, std::string_view name) {
-    if (Noted* noted = entry(queue_id, name))
+void note(core::Stream stream, std::string_view name) {
+    if (Noted* noted = entry(stream, name))
         noted->anything = true;
 }
 
-void note_room(int32 queue_id, std::string_view name) {
-    entry(queue_id, name);
+void note_room(core::Stream stream, std::string_view name) {
+    entry(stream, name);
 }
 
-void note_taken(int32 queue_id, core::Place first) {
-    if (Noted* noted = entry(queue_id, {}))
+void note_taken(core::Stream stream, core::Place first) {
+    if (Noted* noted = entry(stream, {}))
         noted->low_if_rolled_back = std::min(noted->low_if_rolled_back, first);
 }
 
-void note_spot(int32 queue_id, std::string_view name, int32 priority, core::Place place) {
-    if (entry(queue_id, name) == nullptr)
+void note_spot(core::Stream stream, std::string_view name, int32 priority, core::Place place) {
+    if (entry(stream, name) == nullptr)
         return;
     if (pending.spotted < most_spots)
-        pending.spots[pending.spotted++] = {queue_id, priority, place};
+        pending.spots[pending.spotted++] = {stream, priority, place};
     else
-        note(queue_id, name, {.priority = priority, .place = place});
+        note(stream, name, {.priority = priority, .place = place});
 }
 
-void note_dropped(int32 queue_id, uint64 stamp) {
+void note_dropped(core::Stream stream, uint64 stamp) {
     register_callbacks();
     if (pending.dropped < most_spots)
-        pending.drops[pending.dropped++] = {queue_id, stamp};
+        pending.drops[pending.dropped++] = {stream, stamp};
 }
 
 std::span<const OwnSpot> own_spots() {
     return {pending.spots.data(), pending.spotted};
 }
 
-void drop_own_spot(int32 queue_id, core::Place place) {
+void drop_own_spot(core::Stream stream, core::Place place) {
     auto* end = pending.spots.data() + pending.spotted;
     auto* left = std::remove_if(pending.spots.data(), end, [&](const OwnSpot& spot) {
-        return spot.queue == queue_id && spot.place == place;
+        return spot.stream == stream && spot.place == place;
     });
     pending.spotted = static_cast<std::size_t>(left - pending.spots.data());
 }
 
-void note_lease(int32 queue_id, TimestampTz until) {
-    if (Noted* noted = entry(queue_id, {}))
+void note_lease(core::Stream stream, TimestampTz until) {
+    if (Noted* noted = entry(stream, {}))
         noted->lease_end = std::min(noted->lease_end, until);
 }
 
-void note_raise(int32 queue_id, int32 priority, core::Place to, uint64 generation) {
+void note_raise(core::Stream stream, int32 priority, core::Place to, uint64 generation) {
     register_callbacks();
     if (pending.raised < most_raises)
-        pending.raises[pending.raised++] = {queue_id, priority, to, generation};
+        pending.raises[pending.raised++] = {stream, priority, to, generation};
 }
 
 void note_settings() {
@@ -348,13 +350,17 @@ void note_extension() {
     set_level(pending.extension, GetCurrentTransactionNestLevel());
 }
 
-Own own(int32 queue_id) {
+Own own(core::Stream stream) {
     if (pending.overflow != 0)
         return {.anything = true};
+    Own own;
     for (const Noted& noted : pending.noted())
-        if (noted.id == queue_id)
-            return {noted.anything, {noted.priorities.data(), noted.size}, noted.low};
-    return {};
+        if (noted.stream == stream)
+            own = {
+                own.anything || noted.anything, {noted.priorities.data(), noted.size}, noted.low};
+        else if (noted.stream.covers(stream))
+            own.anything |= noted.anything;
+    return own;
 }
 
 void deliver_to(const Listener& to) {

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "core/bound.hpp"
-#include "core/queue_set.hpp"
+#include "core/stream_set.hpp"
 #include "pg/postgres.hpp"
 
 namespace jobq::queue::wake {
@@ -22,18 +22,18 @@ inline constexpr const char* dispatcher_channel = "jobq";
 
 // What happened, to whom it may concern. Plain data, fit for shared memory.
 struct Wakeup {
-    core::QueueSet<32> queues; // something became claimable here, or its next due time changed
-    bool settings = false;     // queues or endpoints changed
-    bool scan_all = false;     // anything may have happened
-    bool extension = false;    // jobq was created, updated or dropped in this database
+    core::StreamSet<32> streams; // something became claimable here, or its next due time changed
+    bool settings = false;       // queues or endpoints changed
+    bool scan_all = false;       // anything may have happened
+    bool extension = false;      // jobq was created, updated or dropped in this database
 
     void merge(const Wakeup& other) noexcept {
-        queues.merge(other.queues);
+        streams.merge(other.streams);
         settings |= other.settings;
         scan_all |= other.scan_all;
         extension |= other.extension;
     }
-    bool empty() const noexcept { return queues.empty() && !settings && !scan_all && !extension; }
+    bool empty() const noexcept { return streams.empty() && !settings && !scan_all && !extension; }
 };
 
 // A job that can be claimed from its time on, by a push, a retry or a release of this transaction.
@@ -43,24 +43,25 @@ struct Arrival {
     bool held = false; // it could be before too, but for a lock that a rollback lets go as well
 };
 // Error (of all five): out of memory, at most once in a process.
-void note(int32 queue_id, std::string_view name, const Arrival& arrival);
-// Anything about the queue may have changed, by this transaction or by its rollback.
-void note(int32 queue_id, std::string_view name);
-// A job of the queue ended, which may let go others that its group or a limit held back.
-void note_room(int32 queue_id, std::string_view name);
+void note(core::Stream stream, std::string_view name, const Arrival& arrival);
+// Anything about the stream may have changed, by this transaction or by its rollback. Stream::any:
+// about each of its queue.
+void note(core::Stream stream, std::string_view name);
+// A job ended, which may let go others that its group or a limit held back.
+void note_room(core::Stream stream, std::string_view name);
 // The turn of one job of a group has come, at exactly this place.
-void note_spot(int32 queue_id, std::string_view name, int32 priority, core::Place place);
+void note_spot(core::Stream stream, std::string_view name, int32 priority, core::Place place);
 // This transaction's claims have dealt with a spot: one that they saw, by its stamp; or one that
 // the transaction noted itself.
-void note_dropped(int32 queue_id, uint64 stamp);
-void drop_own_spot(int32 queue_id, core::Place place);
+void note_dropped(core::Stream stream, uint64 stamp);
+void drop_own_spot(core::Stream stream, core::Place place);
 // Jobs that this transaction takes, the first of them at this place: to be had again if it is
 // rolled back.
-void note_taken(int32 queue_id, core::Place first);
+void note_taken(core::Stream stream, core::Place first);
 // Those claims left nothing of the priority to claim before `to`: see core/bound.hpp.
-void note_raise(int32 queue_id, int32 priority, core::Place to, uint64 generation);
+void note_raise(core::Stream stream, int32 priority, core::Place to, uint64 generation);
 // Leases that end then, or later, were written or met by those claims.
-void note_lease(int32 queue_id, TimestampTz until);
+void note_lease(core::Stream stream, TimestampTz until);
 void note_settings();
 void note_extension();
 
@@ -70,12 +71,13 @@ struct Own {
     std::span<const int32> priorities = {};
     core::Place low = core::last_place;
 };
-Own own(int32 queue_id);
+Own own(core::Stream stream);
 struct OwnSpot {
-    int32 queue, priority;
+    core::Stream stream;
+    int32 priority;
     core::Place place;
 };
-std::span<const OwnSpot> own_spots(); // of all queues
+std::span<const OwnSpot> own_spots(); // of all streams
 
 // The way to the dispatcher, installed once a process where the library is preloaded.
 struct Listener {

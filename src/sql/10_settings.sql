@@ -61,6 +61,7 @@ CREATE TABLE jobq.queue (
     retry_jitter float8 NOT NULL DEFAULT 0.2,
     max_running int,
     types jsonb NOT NULL DEFAULT '{}',
+    routes jsonb NOT NULL DEFAULT '{}',
     home text NOT NULL DEFAULT jobq.this_database()
 );
 CREATE SEQUENCE jobq.queue_id_seq AS int OWNED BY jobq.queue.id;
@@ -78,6 +79,7 @@ COMMENT ON COLUMN jobq.queue.retry_longest IS 'longest wait, before jitter; at m
 COMMENT ON COLUMN jobq.queue.retry_jitter IS 'a wait is multiplied by a random number within 1 - retry_jitter and 1 + retry_jitter; 0 to 1';
 COMMENT ON COLUMN jobq.queue.max_running IS 'most jobs of the queue that run at once, over all workers; NULL: no limit';
 COMMENT ON COLUMN jobq.queue.types IS 'other retry settings for some types: {"type": {"max_attempts": 3, "retry_first": "1 s", ...}}';
+COMMENT ON COLUMN jobq.queue.routes IS 'endpoints of some types, by their ids: {"type": 3}; other types go to the queue''s endpoint, or wait where it has none. See jobq.routes';
 COMMENT ON COLUMN jobq.queue.home IS 'the database that delivers its jobs; in a restored dump or a copy another than this one, until jobq.adopt()';
 
 -- C++ behind the checks, so that push and the settings refuse the same things.
@@ -151,10 +153,48 @@ CREATE FUNCTION jobq.check_retry_settings(max_attempts int, retry_first interval
            jobq.check_number('retry_jitter', retry_jitter::numeric, 0, 1);
 $$;
 
+-- Where the jobs of a type go, as job.endpoint_id says it: see there.
+CREATE FUNCTION jobq.route_of(queue jobq.queue, type text) RETURNS int
+    LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT coalesce((queue.routes ->> type)::int,
+                    CASE WHEN queue.endpoint_id IS NULL AND queue.routes <> '{}' THEN -1 END);
+$$;
+
+-- The same for a job that named one, or did when it was pushed. A queue that is not delivered takes no notice.
+CREATE FUNCTION jobq.route_for(queue jobq.queue, type text, named int) RETURNS int
+    LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT CASE WHEN queue.endpoint_id IS NULL AND queue.routes = '{}' THEN NULL
+                WHEN named > 0 THEN named
+                ELSE jobq.route_of(queue, type) END;
+$$;
+
+-- Before a queue's routes change: sends the jobs that went by the old ones by the new ones.
+CREATE FUNCTION jobq.route_again(old jobq.queue, new jobq.queue) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    delivered boolean := new.endpoint_id IS NOT NULL OR new.routes <> '{}';
+BEGIN
+    IF new.routes = old.routes AND (new.endpoint_id IS NULL) = (old.endpoint_id IS NULL) THEN
+        RETURN;
+    END IF;
+    PERFORM jobq.lock_name('queue', old.name, exclusive => true); -- none is pushed by the old ones from here on
+    PERFORM jobq.wake(old.id, old.name);
+    -- In the order in which whoever ends many locks them.
+    WITH moved AS MATERIALIZED (
+        SELECT j.id, jobq.route_for(new, j.type, NULL) AS endpoint_id FROM jobq.job AS j
+        WHERE j.queue_id = old.id AND (j.endpoint_id IS NULL OR j.endpoint_id IS NOT NULL)
+          AND (NOT delivered OR j.endpoint_id IS NOT DISTINCT FROM jobq.route_for(old, j.type, NULL))
+          AND j.endpoint_id IS DISTINCT FROM jobq.route_for(new, j.type, NULL)
+        ORDER BY j.id FOR UPDATE OF j
+    )
+    UPDATE jobq.job AS j SET endpoint_id = m.endpoint_id FROM moved AS m WHERE j.id = m.id;
+END $$;
+
 CREATE FUNCTION jobq.check_queue() RETURNS trigger
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     settings record;
+    target int;
 BEGIN
     PERFORM jobq.check_name('queue', NEW.name),
             jobq.check_retry_settings(NEW.max_attempts, NEW.retry_first, NEW.retry_factor,
@@ -180,12 +220,21 @@ BEGIN
     IF TG_OP = 'UPDATE' AND NEW.name <> OLD.name THEN
         PERFORM jobq.lock_name('queue', OLD.name, exclusive => true);
     END IF;
+    IF jsonb_typeof(NEW.routes) <> 'object'
+       OR EXISTS (SELECT FROM jsonb_each_text(NEW.routes) AS r WHERE r.value IS NULL OR r.value !~ '^[0-9]{1,9}$') THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'routes must be a JSON object of endpoint ids',
+            HINT = 'jobq.alter_queue takes them by the names of the endpoints.';
+    END IF;
     -- No foreign key: pg_restore with several jobs loads an extension's tables in any order.
-    IF TG_OP = 'UPDATE' AND NEW.endpoint_id IS DISTINCT FROM OLD.endpoint_id AND NEW.endpoint_id IS NOT NULL THEN
-        PERFORM FROM jobq.endpoint AS e WHERE e.id = NEW.endpoint_id FOR KEY SHARE;
-        IF NOT FOUND THEN
-            RAISE undefined_object USING MESSAGE = format('endpoint %s does not exist', NEW.endpoint_id);
-        END IF;
+    IF TG_OP = 'UPDATE' AND (NEW.endpoint_id, NEW.routes) IS DISTINCT FROM (OLD.endpoint_id, OLD.routes) THEN
+        FOR target IN SELECT NEW.endpoint_id WHERE NEW.endpoint_id IS NOT NULL
+                      UNION SELECT r.value::int FROM jsonb_each_text(NEW.routes) AS r LOOP
+            PERFORM FROM jobq.endpoint AS e WHERE e.id = target FOR KEY SHARE;
+            IF NOT FOUND THEN
+                RAISE undefined_object USING MESSAGE = format('endpoint %s does not exist', target);
+            END IF;
+        END LOOP;
+        PERFORM jobq.route_again(OLD, NEW);
     END IF;
     RETURN NEW;
 END $$;
@@ -197,10 +246,12 @@ DECLARE
 BEGIN
     IF TG_OP = 'DELETE' THEN
         PERFORM jobq.require_read_committed('endpoints');
-        SELECT q.name INTO queue FROM jobq.queue AS q WHERE q.endpoint_id = OLD.id LIMIT 1;
+        SELECT q.name INTO queue FROM jobq.queue AS q
+            WHERE q.endpoint_id = OLD.id OR EXISTS (SELECT FROM jsonb_each(q.routes) AS r WHERE r.value = to_jsonb(OLD.id))
+            LIMIT 1;
         IF FOUND THEN
             RAISE object_in_use USING MESSAGE = format('endpoint "%s" is used by queue "%s"', OLD.name, queue),
-                HINT = 'Give the queue another endpoint with jobq.alter_queue, or drop it.';
+                HINT = 'Give the queue another endpoint, or other routes, with jobq.alter_queue, or drop it.';
         END IF;
         RETURN OLD;
     END IF;

@@ -8,7 +8,7 @@
 --
 -- Written by C++ past the executor (src/pg/table.hpp): triggers on job and finished do not fire for it.
 
-CREATE TYPE jobq.job_state AS ENUM ('queued', 'running', 'completed', 'dead', 'cancelled', 'expired');
+CREATE TYPE jobq.job_state AS ENUM ('queued', 'unrouted', 'running', 'completed', 'dead', 'cancelled', 'expired');
 
 -- The order of pushes. Not cached: a cached value could be older than another session's newer one.
 CREATE SEQUENCE jobq.push_order CACHE 1;
@@ -46,19 +46,21 @@ CREATE TABLE jobq.job (
     CONSTRAINT job_pkey PRIMARY KEY (id)
 ) USING heap WITH (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
 
-CREATE INDEX job_ready ON jobq.job (queue_id, priority, run_at, seq);
+-- The order of claims, apart for those that go to the queue's endpoint or are pulled, and for each other endpoint,
+-- so that what waits for one endpoint stands in nobody's way.
+CREATE INDEX job_ready ON jobq.job (queue_id, priority, run_at, seq) WHERE endpoint_id IS NULL;
+CREATE INDEX job_ready_for ON jobq.job (queue_id, endpoint_id, priority, run_at, seq) WHERE endpoint_id IS NOT NULL;
 CREATE INDEX job_group ON jobq.job (queue_id, group_key, seq) WHERE group_key IS NOT NULL;
 -- At most one running job a group, whatever else goes wrong.
 CREATE UNIQUE INDEX job_running_group ON jobq.job (queue_id, running_group) WHERE running_group IS NOT NULL;
 CREATE INDEX job_limited ON jobq.job (queue_id) WHERE limited;
 CREATE INDEX job_worker ON jobq.job (worker) WHERE worker IS NOT NULL;
-CREATE INDEX job_endpoint ON jobq.job (endpoint_id, queue_id) WHERE endpoint_id IS NOT NULL;
 CREATE UNIQUE INDEX job_waiting_key ON jobq.job (queue_id, unique_key) WHERE key_waits;
 
 COMMENT ON TABLE jobq.job IS 'Jobs that are not finished. Read jobq.jobs instead.';
 COMMENT ON COLUMN jobq.job.attempt IS 'claims so far, and the fencing token: who ends a running job must name it';
 COMMENT ON COLUMN jobq.job.lease_until IS 'set while the job runs: when it may be given to somebody else';
-COMMENT ON COLUMN jobq.job.endpoint_id IS 'the endpoint that the push named; NULL: its queue''s';
+COMMENT ON COLUMN jobq.job.endpoint_id IS 'the endpoint that the push named, or the route of its type; NULL: its queue''s; -1: its type has no route, and it waits for one';
 COMMENT ON COLUMN jobq.job.failures IS 'attempts that were charged; the job is dead when they reach max_attempts';
 COMMENT ON COLUMN jobq.job.key_waits IS 'true while the job waits under its unique_key; NULL for jobs without one, so that claiming those changes no index';
 COMMENT ON COLUMN jobq.job.delivery IS 'true while the dispatcher runs the job; NULL for pulled ones';
@@ -120,6 +122,28 @@ COMMENT ON TABLE jobq.attempt IS 'Attempts that did not end their job; the last 
 CREATE FUNCTION jobq.created_at(id uuid) RETURNS timestamptz
     LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'jobq_created_at';
 COMMENT ON FUNCTION jobq.created_at(uuid) IS 'When a job was pushed: the time in its id (UUID version 7), to the microsecond.';
+
+-- Which queues have jobs, and for which endpoints: as many steps as there are rows in the answer.
+CREATE FUNCTION jobq.streams(OUT queue_id int, OUT endpoint_id int) RETURNS SETOF record
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
+    WITH RECURSIVE own AS (
+        (SELECT j.queue_id FROM jobq.job AS j WHERE j.endpoint_id IS NULL ORDER BY j.queue_id LIMIT 1)
+        UNION ALL
+        SELECT (SELECT j.queue_id FROM jobq.job AS j WHERE j.endpoint_id IS NULL AND j.queue_id > o.queue_id
+                ORDER BY j.queue_id LIMIT 1)
+        FROM own AS o WHERE o.queue_id IS NOT NULL
+    ), other AS (
+        (SELECT j.queue_id, j.endpoint_id FROM jobq.job AS j WHERE j.endpoint_id IS NOT NULL
+         ORDER BY j.queue_id, j.endpoint_id LIMIT 1)
+        UNION ALL
+        SELECT n.queue_id, n.endpoint_id FROM other AS o CROSS JOIN LATERAL (
+            SELECT j.queue_id, j.endpoint_id FROM jobq.job AS j
+            WHERE j.endpoint_id IS NOT NULL AND (j.queue_id, j.endpoint_id) > (o.queue_id, o.endpoint_id)
+            ORDER BY j.queue_id, j.endpoint_id LIMIT 1) AS n
+    )
+    SELECT o.queue_id, NULL::int FROM own AS o WHERE o.queue_id IS NOT NULL
+    UNION ALL SELECT o.queue_id, o.endpoint_id FROM other AS o;
+$$;
 
 -- What a dump carries. Without it the jobs would stay behind.
 SELECT pg_catalog.pg_extension_config_dump('jobq.endpoint', '');

@@ -5,7 +5,7 @@
 CREATE FUNCTION jobq.wake(queue_id int, queue text) RETURNS void
     LANGUAGE c AS 'MODULE_PATHNAME', 'jobq_wake';
 -- The same for a job that is taken out of the queue.
-CREATE FUNCTION jobq.wake_taken(queue_id int, queue text, run_at timestamptz, seq bigint) RETURNS void
+CREATE FUNCTION jobq.wake_taken(queue_id int, queue text, endpoint_id int, run_at timestamptz, seq bigint) RETURNS void
     LANGUAGE c AS 'MODULE_PATHNAME', 'jobq_wake_taken';
 
 CREATE FUNCTION jobq.queue_named(queue text) RETURNS jobq.queue
@@ -50,9 +50,17 @@ DECLARE
 BEGIN
     IF options IS NOT NULL THEN
         PERFORM jobq.check_keys('options', options,
-            '{endpoint,max_attempts,lease,keep,retry_first,retry_factor,retry_longest,retry_jitter,max_running,types}',
-            '{max_attempts,lease,retry_first,retry_factor,retry_longest,retry_jitter,types}');
+            '{endpoint,routes,max_attempts,lease,keep,retry_first,retry_factor,retry_longest,retry_jitter,max_running,types}',
+            '{routes,max_attempts,lease,retry_first,retry_factor,retry_longest,retry_jitter,types}');
         settings := options || settings;
+    END IF;
+    IF settings ? 'routes' THEN
+        IF jsonb_typeof(settings->'routes') <> 'object' OR jsonb_path_exists(settings->'routes', '$.* ? (@.type() != "string")') THEN
+            RAISE invalid_parameter_value USING MESSAGE = 'routes must be a JSON object of endpoint names';
+        END IF;
+        settings := settings || jsonb_build_object('routes', (
+            SELECT coalesce(jsonb_object_agg(r.key, (jobq.endpoint_named(r.value)).id), '{}')
+            FROM jsonb_each_text(settings->'routes') AS r));
     END IF;
     made := jsonb_populate_record(base, settings - 'endpoint');
     IF settings ? 'endpoint' THEN
@@ -83,14 +91,15 @@ BEGIN
     END IF;
     made := jobq.queue_with(made, endpoint, max_attempts, lease, keep, options);
     UPDATE jobq.queue AS q
-        SET (endpoint_id, max_attempts, lease, keep, retry_first, retry_factor, retry_longest, retry_jitter, max_running, types)
+        SET (endpoint_id, max_attempts, lease, keep, retry_first, retry_factor, retry_longest, retry_jitter, max_running, types,
+             routes)
           = (made.endpoint_id, made.max_attempts, made.lease, made.keep, made.retry_first, made.retry_factor,
-             made.retry_longest, made.retry_jitter, made.max_running, made.types)
+             made.retry_longest, made.retry_jitter, made.max_running, made.types, made.routes)
         WHERE q.id = made.id;
 END $$;
 COMMENT ON FUNCTION jobq.create_queue IS
 'Creates a queue. With an endpoint its jobs are delivered by the server, without one they are pulled.
-queue: 1 to 48 bytes. NULL settings take their defaults: max_attempts 25, lease 5 min, keep 7 days. options: any setting by its column name in jobq.queue: retry_first, retry_factor, retry_longest, retry_jitter, max_running, types, and "keep": null for ever.
+queue: 1 to 48 bytes. NULL settings take their defaults: max_attempts 25, lease 5 min, keep 7 days. options: any setting by its column name in jobq.queue: retry_first, retry_factor, retry_longest, retry_jitter, max_running, types, "keep": null for ever, and routes: {"type": "endpoint"} sends jobs of these types to other endpoints than the queue''s. Types without a route, in a queue without an endpoint, wait in state unrouted until there is one.
 Errors: 42710 exists already, 42704 unknown endpoint, 22023 bad value or unknown key.
 Example: SELECT jobq.create_queue(''emails'', endpoint => ''mailer'', max_attempts => 10);';
 
@@ -104,13 +113,14 @@ BEGIN
     PERFORM FROM jobq.queue AS q WHERE q.name = alter_queue.queue FOR UPDATE;
     made := jobq.queue_with(jobq.queue_named(queue), endpoint, max_attempts, lease, keep, options);
     UPDATE jobq.queue AS q
-        SET (endpoint_id, max_attempts, lease, keep, retry_first, retry_factor, retry_longest, retry_jitter, max_running, types)
+        SET (endpoint_id, max_attempts, lease, keep, retry_first, retry_factor, retry_longest, retry_jitter, max_running, types,
+             routes)
           = (made.endpoint_id, made.max_attempts, made.lease, made.keep, made.retry_first, made.retry_factor,
-             made.retry_longest, made.retry_jitter, made.max_running, made.types)
+             made.retry_longest, made.retry_jitter, made.max_running, made.types, made.routes)
         WHERE q.id = made.id;
 END $$;
 COMMENT ON FUNCTION jobq.alter_queue IS
-'Changes settings of a queue; what is NULL or not named stays. options as in jobq.create_queue; a null there unsets what may be unset: {"endpoint": null} makes it a queue to pull from, {"max_running": null} lifts the limit, {"keep": null} keeps finished jobs for ever. Takes effect after commit; jobs keep the max_attempts they were pushed with.
+'Changes settings of a queue; what is NULL or not named stays. options as in jobq.create_queue; a null there unsets what may be unset: {"endpoint": null} makes it a queue to pull from, {"max_running": null} lifts the limit, {"keep": null} keeps finished jobs for ever. New routes replace the old ones, for the jobs that wait too; while they change, pushes to the queue wait. Takes effect after commit; jobs keep the max_attempts they were pushed with.
 Errors: 42704 unknown queue or endpoint, 22023 bad value or unknown key.
 Example: SELECT jobq.alter_queue(''emails'', options => ''{"retry_longest": "10 min"}'');';
 
@@ -128,7 +138,8 @@ BEGIN
             RETURN;
         END IF;
         found := jobq.queue_named(queue);
-        IF NOT force AND (EXISTS (SELECT FROM jobq.job AS j WHERE j.queue_id = found.id)
+        IF NOT force AND (EXISTS (SELECT FROM jobq.job AS j WHERE j.queue_id = found.id AND j.endpoint_id IS NULL)
+                          OR EXISTS (SELECT FROM jobq.job AS j WHERE j.queue_id = found.id AND j.endpoint_id IS NOT NULL)
                           OR EXISTS (SELECT FROM jobq.dead AS d WHERE d.queue_id = found.id)) THEN
             RAISE object_in_use USING MESSAGE = format('queue "%s" still has jobs', queue),
                 HINT = 'Drop it with force => true to drop its jobs too.';
@@ -136,9 +147,10 @@ BEGIN
         PERFORM jobq.lock_name('queue', queue, exclusive => true);
     END LOOP;
     -- Who ends a job writes its row first: this waits for all of them, in the order in which they lock several.
-    PERFORM FROM jobq.job AS j WHERE j.queue_id = found.id ORDER BY j.id FOR UPDATE;
-    DELETE FROM jobq.attempt AS a USING jobq.job AS j WHERE j.queue_id = found.id AND a.job_id = j.id;
-    DELETE FROM jobq.job AS j WHERE j.queue_id = found.id;
+    -- By both indexes: each has a part of a queue's jobs.
+    PERFORM FROM jobq.job AS j WHERE j.queue_id = found.id AND (j.endpoint_id IS NULL OR j.endpoint_id IS NOT NULL) ORDER BY j.id FOR UPDATE;
+    WITH gone AS (DELETE FROM jobq.job AS j WHERE j.queue_id = found.id AND (j.endpoint_id IS NULL OR j.endpoint_id IS NOT NULL) RETURNING j.id)
+        DELETE FROM jobq.attempt AS a USING gone AS g WHERE a.job_id = g.id;
     WITH gone AS (DELETE FROM jobq.dead AS d WHERE d.queue_id = found.id RETURNING d.id)
         DELETE FROM jobq.attempt AS a USING gone AS g WHERE a.job_id = g.id;
     WITH gone AS (DELETE FROM jobq.finished AS f WHERE f.queue_id = found.id RETURNING f.id)
@@ -232,7 +244,8 @@ BEGIN
         END IF;
         found := jobq.endpoint_named(endpoint);
         -- At one look: jobs go from one table to the other.
-        SELECT EXISTS (SELECT FROM jobq.job AS j WHERE j.endpoint_id = found.id) AS waiting,
+        SELECT EXISTS (SELECT FROM jobq.queue AS q WHERE EXISTS (
+                   SELECT FROM jobq.job AS j WHERE j.queue_id = q.id AND j.endpoint_id = found.id)) AS waiting,
                EXISTS (SELECT FROM jobq.dead AS d WHERE d.endpoint_id = found.id) AS dead
             INTO jobs;
         IF jobs.waiting THEN
@@ -316,13 +329,13 @@ CREATE FUNCTION jobq.cancel(id uuid) RETURNS void
 DECLARE
     job record;
 BEGIN
-    SELECT q.id AS queue_id, q.name AS queue, j.run_at, j.seq, j.group_key INTO job
+    SELECT q.id AS queue_id, q.name AS queue, j.endpoint_id, j.run_at, j.seq, j.group_key INTO job
         FROM jobq.job AS j JOIN jobq.queue AS q ON q.id = j.queue_id
         WHERE j.id = cancel.id FOR UPDATE OF j;
     IF NOT FOUND THEN
         PERFORM jobq.no_such_job(id);
     END IF;
-    PERFORM jobq.wake_taken(job.queue_id, job.queue, job.run_at, job.seq);
+    PERFORM jobq.wake_taken(job.queue_id, job.queue, job.endpoint_id, job.run_at, job.seq);
     IF job.group_key IS NOT NULL THEN
         PERFORM jobq.wake(job.queue_id, job.queue); -- the next of its group may have been passed over
     END IF;
@@ -371,7 +384,7 @@ CREATE FUNCTION jobq.revive(ended jobq.finished, run_at timestamptz) RETURNS voi
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     PERFORM FROM jobq.endpoint AS e WHERE e.id = ended.endpoint_id FOR KEY SHARE; -- drop_endpoint waits for this
-    IF ended.endpoint_id IS NOT NULL AND NOT FOUND THEN
+    IF ended.endpoint_id > 0 AND NOT FOUND THEN
         RAISE object_not_in_prerequisite_state USING
             MESSAGE = format('job %s cannot be retried: its endpoint was dropped', ended.id);
     END IF;
@@ -381,7 +394,9 @@ BEGIN
         WHERE ended.started_at IS NOT NULL;
     INSERT INTO jobq.job (id, seq, run_at, queue_id, attempt, endpoint_id, priority, failures, max_attempts, key_waits,
                           type, group_key, unique_key, pushed_by, content_type, headers, payload, body)
-        VALUES (ended.id, ended.seq, revive.run_at, ended.queue_id, ended.attempt, ended.endpoint_id, ended.priority, 0,
+        VALUES (ended.id, ended.seq, revive.run_at, ended.queue_id, ended.attempt,
+                (SELECT jobq.route_for(q, ended.type, ended.endpoint_id) FROM jobq.queue AS q WHERE q.id = ended.queue_id),
+                ended.priority, 0,
                 ended.max_attempts, CASE WHEN ended.unique_key IS NOT NULL THEN true END, ended.type, ended.group_key,
                 ended.unique_key, ended.pushed_by, ended.content_type, ended.headers, ended.payload, ended.body);
 EXCEPTION WHEN unique_violation THEN
@@ -420,7 +435,8 @@ BEGIN
     ), revived AS (
         INSERT INTO jobq.job (id, seq, run_at, queue_id, attempt, endpoint_id, priority, failures, max_attempts, key_waits,
                               type, group_key, unique_key, pushed_by, content_type, headers, payload, body)
-            SELECT c.id, c.seq, now + coalesce(spread, '0') * random(), c.queue_id, c.attempt, c.endpoint_id, c.priority, 0,
+            SELECT c.id, c.seq, now + coalesce(spread, '0') * random(), c.queue_id, c.attempt,
+                   jobq.route_for(found, c.type, c.endpoint_id), c.priority, 0,
                    c.max_attempts, CASE WHEN c.unique_key IS NOT NULL THEN true END, c.type, c.group_key,
                    c.unique_key, c.pushed_by, c.content_type, c.headers, c.payload, c.body
             FROM chosen AS c
@@ -456,7 +472,7 @@ BEGIN
         PERFORM jobq.wake(found.id, found.name);
         WITH waiting AS (
             SELECT j.id FROM jobq.job AS j
-            WHERE j.queue_id = found.id AND j.lease_until IS NULL
+            WHERE j.queue_id = found.id AND (j.endpoint_id IS NULL OR j.endpoint_id IS NOT NULL) AND j.lease_until IS NULL
             FOR UPDATE OF j SKIP LOCKED
         )
         SELECT array_agg(w.id) INTO gone FROM waiting AS w;
@@ -482,7 +498,7 @@ BEGIN
     RETURN coalesce(cardinality(gone), 0);
 END $$;
 COMMENT ON FUNCTION jobq.clear IS
-'Deletes a queue''s jobs of one state (queued, dead, completed, cancelled, expired) without a trace and returns how many. Jobs that run, and those being claimed at this moment, stay.
+'Deletes a queue''s jobs of one state (queued, which includes unrouted, dead, completed, cancelled, expired) without a trace and returns how many. Jobs that run, and those being claimed at this moment, stay.
 Errors: 42704 unknown queue, 22004 NULL, 22023 other state.';
 
 CREATE FUNCTION jobq.maintain() RETURNS bigint

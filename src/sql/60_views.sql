@@ -2,7 +2,8 @@
 
 CREATE VIEW jobq.jobs AS
     SELECT j.id, q.name AS queue, j.type,
-           CASE WHEN j.lease_until IS NULL THEN 'queued' ELSE 'running' END::jobq.job_state AS state,
+           CASE WHEN j.lease_until IS NOT NULL THEN 'running' WHEN j.endpoint_id = -1 THEN 'unrouted' ELSE 'queued'
+           END::jobq.job_state AS state,
            j.payload, j.body, j.content_type, j.headers, j.priority, j.run_at, j.expires_at,
            j.attempt, j.failures, j.max_attempts, j.group_key, j.unique_key,
            j.pushed_by, j.worker, jobq.created_at(j.id) AS created_at, j.started_at,
@@ -48,7 +49,7 @@ COMMENT ON VIEW jobq.attempts IS 'Attempts at the jobs that are known: one deliv
 
 -- Counting stops at 10,000, so that a look at the queues costs the same whatever waits in them.
 CREATE FUNCTION jobq.count_queue(
-    queue_id int, OUT due bigint, OUT scheduled bigint, OUT running bigint, OUT dead bigint, OUT oldest_due interval,
+    queue_id int, OUT due bigint, OUT scheduled bigint, OUT unrouted bigint, OUT running bigint, OUT dead bigint, OUT oldest_due interval,
     OUT finished_per_minute bigint, OUT median_duration interval, OUT p99_duration interval, OUT estimated boolean)
     LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET jit = off AS $$
 DECLARE
@@ -62,10 +63,17 @@ BEGIN
            count(*) FILTER (WHERE s.lease_until IS NULL AND s.run_at > now), count(s.lease_until),
            now - min(s.run_at) FILTER (WHERE s.lease_until IS NULL AND s.run_at <= now)
         INTO counted, due, scheduled, running, oldest_due
-        FROM (SELECT j.lease_until, j.run_at FROM jobq.job AS j WHERE j.queue_id = count_queue.queue_id
-              ORDER BY j.queue_id, j.priority, j.run_at, j.seq LIMIT most + 1) AS s;
-    estimated := counted > most;
-    IF estimated THEN
+        FROM ((SELECT j.lease_until, j.run_at FROM jobq.job AS j
+               WHERE j.queue_id = count_queue.queue_id AND j.endpoint_id IS NULL
+               ORDER BY j.queue_id, j.priority, j.run_at, j.seq LIMIT most + 1)
+              UNION ALL
+              (SELECT j.lease_until, j.run_at FROM jobq.job AS j
+               WHERE j.queue_id = count_queue.queue_id AND j.endpoint_id > 0
+               ORDER BY j.queue_id, j.endpoint_id, j.priority, j.run_at, j.seq LIMIT most + 1)) AS s;
+    SELECT count(*) INTO unrouted
+        FROM (SELECT FROM jobq.job AS j WHERE j.queue_id = count_queue.queue_id AND j.endpoint_id = -1 LIMIT most + 1) AS s;
+    estimated := counted > most OR unrouted > most;
+    IF counted > most THEN
         EXECUTE format('EXPLAIN (FORMAT json) SELECT FROM jobq.job AS j WHERE j.queue_id = %s AND j.run_at <= %L', queue_id, now)
             INTO plan;
         due := greatest(due, (plan -> 0 -> 'Plan' ->> 'Plan Rows')::bigint - running);
@@ -94,18 +102,25 @@ END $$;
 
 -- A view calls its functions as whoever reads it. So this one asks for the privilege, and then counts as the owner.
 CREATE FUNCTION jobq.queue_stats(
-    queue_id int, OUT due bigint, OUT scheduled bigint, OUT running bigint, OUT dead bigint, OUT oldest_due interval,
+    queue_id int, OUT due bigint, OUT scheduled bigint, OUT unrouted bigint, OUT running bigint, OUT dead bigint, OUT oldest_due interval,
     OUT finished_per_minute bigint, OUT median_duration interval, OUT p99_duration interval, OUT estimated boolean) RETURNS SETOF record
     LANGUAGE c ROWS 1 AS 'MODULE_PATHNAME', 'jobq_queue_stats';
 COMMENT ON FUNCTION jobq.queue_stats IS 'Part of jobq.stats. Error 42501 without SELECT on that view.';
 
 CREATE VIEW jobq.stats AS
-    SELECT q.name AS queue, e.name AS endpoint, q.paused, s.due, s.scheduled, s.running, s.dead, s.oldest_due,
+    SELECT q.name AS queue, e.name AS endpoint, q.paused, s.due, s.scheduled, s.unrouted, s.running, s.dead, s.oldest_due,
            s.finished_per_minute, s.median_duration, s.p99_duration, s.estimated
     FROM jobq.queue AS q
     LEFT JOIN jobq.endpoint AS e ON e.id = q.endpoint_id
     CROSS JOIN LATERAL jobq.queue_stats(q.id) AS s;
-COMMENT ON VIEW jobq.stats IS 'A row a queue: jobs that are due, scheduled for later (retries included), running and dead; how long the oldest due job has waited; completed in the last minute, and how long those ran. Counted when it is read, up to 10,000 of each; where there are more, estimated is true: due and scheduled are then what ANALYZE''s statistics say, running and oldest_due are of the 10,000 that come first, dead stays at 10,001, and the rate and the durations are those of the last 10,000 finished.';
+COMMENT ON VIEW jobq.stats IS 'A row a queue: jobs that are due, scheduled for later (retries included), unrouted (of a type that has nowhere to go), running and dead; how long the oldest due job has waited; completed in the last minute, and how long those ran. Counted when it is read, up to 10,000 of each; where there are more, estimated is true: due and scheduled are then what ANALYZE''s statistics say, running and oldest_due are of the 10,000 that come first, dead stays at 10,001, and the rate and the durations are those of the last 10,000 finished.';
+
+CREATE VIEW jobq.routes AS
+    SELECT q.name AS queue, r.key AS type, e.name AS endpoint
+    FROM jobq.queue AS q CROSS JOIN LATERAL pg_catalog.jsonb_each_text(q.routes) AS r
+    LEFT JOIN jobq.endpoint AS e ON e.id = r.value::int
+    UNION ALL SELECT q.name, NULL, e.name FROM jobq.queue AS q JOIN jobq.endpoint AS e ON e.id = q.endpoint_id;
+COMMENT ON VIEW jobq.routes IS 'Where the jobs of each queue go that name no endpoint themselves: those of a type, or with type NULL those of all other types.';
 
 CREATE FUNCTION jobq.job(id uuid) RETURNS SETOF jobq.jobs
     LANGUAGE sql STABLE SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp AS $$

@@ -1,78 +1,51 @@
+#include "worker/deliveries.hpp"
+
 #include <algorithm>
-#include <numeric>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
-#include "core/names.hpp"
-#include "core/text.hpp"
-#include "pg/call.hpp"
 #include "pg/settings.hpp"
-#include "pg/xact.hpp"
 #include "queue/bounds.hpp"
 #include "queue/finish.hpp"
-#include "worker/deliveries.hpp"
-#include "worker/shared.hpp"
+#include "worker/endpoint_states.hpp"
+#include "worker/request.hpp"
+#include "worker/transaction.hpp"
 
 extern "C" {
 #include "access/xlog.h"
-#include "commands/async.h"
-#include "utils/guc.h"
 }
 
 namespace jobq::worker {
 
+using core::Stream;
 using queue::ClaimedJob;
-using Column = queue::JobColumn;
-using queue::OnLocked;
+using std::chrono::microseconds;
 
 namespace {
 
-// At most so many announcements a second for a queue: a listener that pulls until nothing is left
-// needs no more.
-constexpr TimestampTz announce_every = 10 * 1000; // µs
 constexpr int most_turns = 16;
 constexpr TimestampTz retry_locked_after = 100 * 1000;
 constexpr TimestampTz delete_every = 60 * USECS_PER_SEC;
 // Scans take at most one part in so many of the time.
 constexpr int scan_share = 100;
-constexpr std::size_t housekeeping_batch = 1000;
-constexpr std::size_t most_rows_looked_at = 10000;
+constexpr std::size_t deleted_at_once = 1000;
 // Over the longest a delivery can take: it ends by its timeout, not by its lease.
-constexpr std::chrono::microseconds lease_margin = std::chrono::minutes(1);
+constexpr microseconds lease_margin = std::chrono::minutes(1);
 constexpr std::size_t most_claimed_at_once = 500;
+// Where many streams wait, each gets at least so many places: a claim of one costs nearly as much.
+constexpr std::size_t least_share = 8;
 // Of bodies in hand: no more is claimed beyond.
 constexpr std::size_t most_bytes = std::size_t{64} << 20;
 constexpr std::size_t least_body = 1024;
-// Where all results are locked, each tried costs a lock_timeout.
-constexpr int most_locked = 3;
 struct TooMuch {}; // was claimed
-// A JSON answer is no result if its text is much longer in PostgreSQL's notation: its numbers are
-// what nobody wants to read.
-constexpr std::size_t largest_result = std::size_t{1} << 20;
 
-template <class Function>
-void in_transaction(Function&& function) {
-    pg::Transaction transaction;
-    {
-        pg::Spi spi;
-        pg::FreshSnapshot snapshot; // for values that are stored apart
-        function(spi);
-    }
-    transaction.commit();
-}
+// Left for PostgreSQL's own files.
+constexpr rlim_t files_for_others = 200;
 
-void set_synchronous_commit(const char* value) {
-    pg::guarded([value] {
-        set_config_option("synchronous_commit", value, PGC_USERSET, PGC_S_SESSION, GUC_ACTION_LOCAL,
-                          true, 0, false);
-    });
-}
-
-// Losing an outcome in a crash means a second delivery, which receivers are told to expect.
-void commit_without_flush() {
-    set_synchronous_commit("off");
+microseconds time_of(TimestampTz at) {
+    return microseconds(at);
 }
 
 // No webhook for a push that a crash would undo: before requests leave, the commits that made their
@@ -98,40 +71,44 @@ bool is_json(std::string_view content_type) {
            (type.size() > 5 && same_name(std::string_view(type).substr(type.size() - 5), "+json"));
 }
 
-std::optional<std::string_view> unless_empty(const std::string& text) {
-    return text.empty() ? std::nullopt : std::optional<std::string_view>(text);
+std::size_t most_sockets() {
+    rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY)
+        return 0;
+    return std::max<rlim_t>(limit.rlim_cur, 2 * files_for_others) - files_for_others;
 }
 
 } // namespace
 
 Deliveries::Deliveries()
-    : client_({.user_agent = "jobq/" JOBQ_VERSION, .ca_file = {}}),
-      usual_bytes_(static_cast<std::size_t>(pg::settings::max_payload())) {}
+    : client_({.user_agent = "jobq/" JOBQ_VERSION, .max_sockets = most_sockets()}),
+      usual_bytes_(static_cast<std::size_t>(pg::settings::max_payload())) {
+    endpoint_states::forget_all();
+}
 
 TimestampTz Deliveries::work(const Woken& woken) {
     TimestampTz now = pg::clock();
+    if (networks_ != pg::settings::allowed_networks()) {
+        networks_ = pg::settings::allowed_networks();
+        client_.allow([networks = networks_](const core::Address& address) {
+            return networks->allows(address);
+        });
+    }
     if (woken.settings)
         load_settings();
     if (woken.scan_all)
         queue::bounds::forget_all();
-    if (woken.scan_all || woken.queues.overflowed() || now >= scan_at()) {
+    if (woken.scan_all || woken.streams.overflowed() || now >= scan_at()) {
         look_everywhere();
         if (delivers())
-            end_leases();
+            announcements_.end_leases(queues_);
         scanned_at_ = pg::clock();
         scan_cost_ = scanned_at_ - now;
     }
     if (now >= delete_at_ && delivers())
         delete_old(now);
-    for (int32 id : woken.queues.ids())
-        look_at(id);
-    std::erase_if(busy_, [now](const auto& entry) { return entry.second->idle(now); });
-    for (auto [id, queue] : busy_)
-        if (queue->next_due && *queue->next_due <= now) {
-            queue->look = true;
-            // Found anew once somebody could look. Until then it is no reason to wake.
-            queue->next_due.reset();
-        }
+    for (const Stream& stream : woken.streams.streams())
+        look_at(stream);
 
     // What ends while results are recorded is recorded at once. Requests that were just started
     // make fd() readable, so that the last of them begin in the next call.
@@ -139,13 +116,13 @@ TimestampTz Deliveries::work(const Woken& woken) {
     for (int turn = 0; more && turn < most_turns; ++turn) {
         collect();
         more = record_and_claim(pg::clock());
-        start_waiting();
         if (more) {
             client_.step();
             flush(XactLastCommitEnd);
         }
     }
-    announce(pg::clock());
+    announcements_.announce(queues_, pg::clock());
+    publish(pg::clock());
     return more ? pg::clock() : next_turn(pg::clock());
 }
 
@@ -159,510 +136,397 @@ shared::State Deliveries::state() const {
     if (!pg::settings::deliver())
         return shared::State::off;
     // Then pushes tell those that LISTEN themselves.
-    return announcing_ ? shared::State::failing : shared::State::running;
+    return announcements_.trouble() ? shared::State::failing : shared::State::running;
 }
 
 std::string Deliveries::trouble() const {
-    for (const Trouble* trouble : {&recording_, &announcing_, &looking_, &deleting_})
+    for (const Trouble* trouble :
+         {&results_.trouble(), &announcements_.trouble(), &looking_, &deleting_})
         if (*trouble)
             return trouble->text();
-    for (auto [id, queue] : busy_)
-        for (const Trouble* trouble : {&queue->claiming, &queue->ending_leases})
-            if (*trouble)
-                return trouble->text();
+    if (!troubles_.empty())
+        return troubles_.begin()->second.text();
+    if (const Trouble* trouble = announcements_.trouble_with_leases())
+        return trouble->text();
     return {};
 }
 
-void Deliveries::look_at(int32 queue_id) {
-    if (auto queue = queues_.find(queue_id); queue != queues_.end()) {
-        queue->second.look = true;
-        busy_.emplace(queue_id, &queue->second);
-    }
-}
-
-// After claims that were rolled back.
-void Deliveries::look_again() {
-    for (auto& [id, queue] : queues_)
-        if (queue.endpoint_id)
-            look_at(id);
-}
-
-// Does what may fail without harm to the rest.
-void Deliveries::try_to(Trouble& trouble, std::string_view what,
-                        const std::function<void()>& work) {
-    if (trouble.waits(pg::clock()))
+void Deliveries::look_at(Stream stream) {
+    auto queue = queues_.find(stream.queue);
+    if (queue == queues_.end())
         return;
-    try {
-        work();
-        trouble.over();
-    } catch (const pg::Error& error) {
-        pg::recover();
-        trouble.met(what, error);
-    }
+    if (!queue->second.delivered())
+        announcements_.look_at(stream.queue);
+    else if (!stream.is_any())
+        agenda_.look_at(stream);
+    else
+        wide_.insert(stream.queue);
 }
 
 void Deliveries::load_settings() {
-    static pg::Statement endpoints("SELECT e.id, e.name, e.url, e.headers, e.max_in_flight, "
-                                   "e.timeout, e.connect_timeout, e.keep_response,"
-                                   "       e.enabled FROM jobq.endpoint AS e");
-    static pg::Statement queues(
-        "SELECT q.id, q.name, q.endpoint_id, q.paused, q.lease, "
-        "q.max_running, q.home = jobq.this_database() FROM jobq.queue AS q");
-    using std::chrono::duration_cast;
-    using std::chrono::milliseconds;
-
     in_transaction([&](const pg::Spi& spi) {
-        std::map<int32, Endpoint> endpoint_rows;
-        for (auto row : endpoints.run(spi)) {
-            Endpoint& endpoint = endpoint_rows[row.int4(1)];
-            endpoint.name = row.text(2);
-            endpoint.url = row.text(3);
-            for (const auto& header :
-                 pg::json_object(row.datum(4)).value_or(std::vector<pg::JsonField>()))
-                endpoint.headers.emplace_back(header.key, header.text);
-            endpoint.max_in_flight = static_cast<std::size_t>(row.int4(5));
-            endpoint.timeout = duration_cast<milliseconds>(pg::length_of(row.datum(6)));
-            endpoint.connect_timeout = duration_cast<milliseconds>(pg::length_of(row.datum(7)));
-            endpoint.keep_response = static_cast<std::size_t>(row.int4(8));
-            endpoint.enabled = row.boolean(9);
-        }
-        // What is under way to an endpoint that is gone goes on; its entry stays for the count.
-        for (auto& [id, old] : endpoints_)
-            if (old.in_flight > 0 || !old.waiting.empty() || endpoint_rows.contains(id)) {
-                Endpoint& endpoint = endpoint_rows[id];
-                endpoint.in_flight = old.in_flight;
-                endpoint.waiting = std::move(old.waiting);
-                endpoint.passed_over = old.passed_over;
-            }
-        endpoints_ = std::move(endpoint_rows);
+        auto rows = read_endpoints(spi);
+        microseconds now = time_of(pg::clock());
+        std::erase_if(endpoints_, [&](const auto& entry) {
+            auto& [id, endpoint] = entry;
+            return !rows.contains(id) && endpoint.in_flight() == 0 && !unknown_.contains(id);
+        });
+        for (auto& [id, endpoint] : endpoints_)
+            if (!rows.contains(id))
+                endpoint.set({}, now); // what is under way goes on
+        for (auto& [id, settings] : rows)
+            endpoints_[id].set(std::move(settings), now);
 
-        std::map<int32, Queue> queue_rows;
-        home_ = true;
-        for (auto row : queues.run(spi)) {
-            home_ &= row.boolean(7);
-            Queue& queue = queue_rows[row.int4(1)];
-            queue.name = row.text(2);
-            queue.endpoint_id = row.null(3) ? std::nullopt : std::optional(row.int4(3));
-            queue.paused = row.boolean(4);
-            queue.lease = pg::length_of(row.datum(5));
-            queue.max_running = row.null(6) ? std::nullopt : std::optional(row.int4(6));
+        auto queues = read_queues(spi, home_);
+        std::swap(queues_, queues);
+        for (const auto& [id, queue] : queues_) {
+            auto old = queues.find(id);
             // One that is as it was need not be looked at again.
-            if (auto old = queues_.find(row.int4(1)); old != queues_.end()) {
-                const Queue& was = old->second;
-                queue.look = was.look || was.endpoint_id != queue.endpoint_id ||
-                             was.paused != queue.paused || was.max_running != queue.max_running;
-                queue.next_due = was.next_due;
-                queue.announce_at = was.announce_at;
-                queue.claiming = was.claiming;
-                queue.ending_leases = was.ending_leases;
-            }
+            if (old != queues.end() && old->second == queue)
+                continue;
+            announcements_.forget(id);
+            look_at({id, Stream::any});
         }
-        queues_ = std::move(queue_rows);
-        busy_.clear();
-        for (auto& [id, queue] : queues_)
-            if (!queue.idle(pg::clock()))
-                busy_.emplace(id, &queue);
-        // One that is not there now is gone: its entry has no URL.
-        for (int32 id : std::exchange(unknown_, {}))
-            endpoints_[id];
     });
+    stale_settings_ = false;
+    for (const auto& [id, endpoint] : endpoints_) {
+        agenda_.unblock(id);
+        changed_.insert(id);
+    }
+    reopening_.clear();
+    reopen_at_.clear();
 }
 
 void Deliveries::look_everywhere() {
-    // From one queue's entries to the next one's: as many steps as there are queues with jobs.
-    static pg::Statement with_jobs(R"(
-        WITH RECURSIVE present AS (
-            (SELECT j.queue_id FROM jobq.job AS j ORDER BY j.queue_id LIMIT 1)
-            UNION ALL
-            SELECT (SELECT j.queue_id FROM jobq.job AS j WHERE j.queue_id > p.queue_id ORDER BY j.queue_id LIMIT 1)
-            FROM present AS p WHERE p.queue_id IS NOT NULL
-        )
-        SELECT p.queue_id FROM present AS p WHERE p.queue_id IS NOT NULL)");
+    static pg::Statement with_jobs(
+        "SELECT s.queue_id, coalesce(s.endpoint_id, 0) FROM jobq.streams() AS s");
     try_to(looking_, "find the queues that have jobs", [this] {
         in_transaction([this](const pg::Spi& spi) {
             for (auto row : with_jobs.run(spi))
-                look_at(row.int4(1));
+                if (row.int4(2) != queue::no_route)
+                    look_at({row.int4(1), row.int4(2)});
         });
     });
     if (looking_)
-        for (auto& [id, queue] : queues_)
-            look_at(id);
+        for (const auto& [id, queue] : queues_)
+            look_at({id});
+}
+
+void Deliveries::send_test(const test_mail::TestOrder& order) {
+    auto endpoint = endpoints_.find(order.endpoint);
+    if (endpoint == endpoints_.end() || endpoint->second.settings().gone()) {
+        test_mail::answer(order.ticket,
+                          {.outcome = "no_endpoint",
+                           .error = "the dispatcher does not know the endpoint: it is not committed"});
+        return;
+    }
+    auto request = make_test_request(endpoint->second.settings(),
+                                     fmt::format("test_{}", order.ticket),
+                                     pg::unix_time(pg::clock()));
+    request.tag = ++last_tag_;
+    tests_.emplace(request.tag, order.ticket);
+    client_.start(std::move(request));
+}
+
+void Deliveries::test_ended(http::Response& response) {
+    auto test = tests_.extract(response.tag);
+    bool answered = response.outcome == http::Outcome::answered;
+    bool ok = answered && response.status / 100 == 2;
+    std::string error = response.error;
+    if (answered && !ok)
+        error = fmt::format("the endpoint answered with status {}", response.status);
+    test_mail::answer(
+        test.mapped(),
+        {.ok = ok,
+         .status = response.status,
+         .duration = response.elapsed.count(),
+         .outcome = ok         ? std::string("completed")
+                    : answered ? fmt::format("http_{}", response.status)
+                               : std::string(http::name(response.outcome)),
+         .http_version = response.http_version == 20   ? "2"
+                         : response.http_version == 11 ? "1.1"
+                         : response.http_version == 10 ? "1.0"
+                                                       : "",
+         .address = response.address,
+         .error = error,
+         .response = response.body});
 }
 
 // Turns the responses that have come into results.
 void Deliveries::collect() {
     client_.step();
     client_.take(responses_);
-    int64 delivered = 0, failed = 0;
     for (http::Response& response : responses_) {
-        auto held = held_.find(response.tag);
-        if (held == held_.end())
-            continue;
-        Result result{.id = held->second.id, .attempt = held->second.attempt};
-        result.status = response.status;
-        result.body = std::move(response.body);
-        if (response.outcome == http::Outcome::answered && response.status / 100 == 2) {
-            result.ending = Result::Ending::completed;
-            result.outcome = "completed";
-            result.json = !response.truncated && is_json(response.content_type);
-        } else if (response.outcome == http::Outcome::answered) {
-            result.outcome = fmt::format("http_{}", response.status);
-            result.error = fmt::format("the endpoint answered with status {}", response.status);
-        } else {
-            result.outcome = http::name(response.outcome);
-            result.error = std::move(response.error);
-        }
-        ++(result.ending == Result::Ending::completed ? delivered : failed);
-        bytes_ -= held->second.bytes;
-        if (auto endpoint = endpoints_.find(held->second.endpoint_id); endpoint != endpoints_.end())
-            --endpoint->second.in_flight;
-        held_.erase(held);
-        results_.push_back(std::move(result));
+        if (auto held = held_.extract(response.tag); !held.empty())
+            ended(std::move(held.mapped()), response);
+        else if (tests_.contains(response.tag))
+            test_ended(response);
     }
     responses_.clear();
-    if (delivered + failed > 0)
-        shared::count(delivered, failed);
+}
+
+void Deliveries::ended(Held&& held, http::Response& response) {
+    auto found = endpoints_.find(held.endpoint_id);
+    bytes_ -= held.bytes;
+    if (found == endpoints_.end())
+        return;
+    Endpoint& endpoint = found->second;
+    bool was_open = endpoint.open();
+    Verdict verdict = endpoint.end(held.begun, response, time_of(pg::clock()));
+    bool good = verdict.ending == Verdict::Ending::completed ||
+                verdict.ending == Verdict::Ending::accepted;
+    shared::count(good ? 1 : 0, good ? 0 : 1);
+    if (verdict.gone)
+        pg::guarded([&] {
+            ereport(LOG,
+                    errmsg("jobq dispatcher: endpoint \"%s\" answered 410 and is disabled",
+                           endpoint.settings().name.c_str()),
+                    errhint("jobq.alter_endpoint with options {\"enabled\": true} enables it."));
+        });
+    if (endpoint.open() && !was_open)
+        drop_waiting(held.endpoint_id);
+    look_at_room(held.endpoint_id, endpoint);
+    changed_.insert(held.endpoint_id);
+    results_.add({.id = held.id,
+                  .attempt = held.attempt,
+                  .verdict = std::move(verdict),
+                  .status = response.status,
+                  .body = std::move(response.body),
+                  .json = !response.truncated && is_json(response.content_type),
+                  .endpoint = held.endpoint_id});
+}
+
+// Its breaker has opened: what has not left yet goes back.
+void Deliveries::drop_waiting(int32 endpoint_id) {
+    Endpoint& endpoint = endpoints_.at(endpoint_id);
+    for (auto held = held_.begin(); held != held_.end();) {
+        if (held->second.endpoint_id != endpoint_id || !client_.cancel_waiting(held->first)) {
+            ++held;
+            continue;
+        }
+        endpoint.abandon(held->second.begun);
+        bytes_ -= held->second.bytes;
+        refuse({held->second.id, held->second.attempt, endpoint_id, {}},
+               Verdict::Ending::released, "breaker_open", "the endpoint is down");
+        held = held_.erase(held);
+    }
 }
 
 // One transaction for both, so that places freed by results are claimed again with one commit.
 // Returns whether there may be more to do.
 bool Deliveries::record_and_claim(TimestampTz now) {
-    if (!unknown_.empty())
+    if (stale_settings_)
         load_settings();
-    bool opened = std::any_of(endpoints_.begin(), endpoints_.end(),
-                              [](const auto& entry) { return is_opened(entry.second); });
-    bool looks = std::any_of(busy_.begin(), busy_.end(), [&](const auto& entry) {
-        const Queue& queue = *entry.second;
-        return queue.look && queue.endpoint_id && !queue.paused && !queue.claiming.waits(now);
-    });
-    bool wants = delivers() && !draining_ && (opened || looks);
-    auto due_end = std::partition(results_.begin(), results_.end(),
-                                  [&](const Result& result) { return result.not_before <= now; });
-    auto due = static_cast<std::size_t>(due_end - results_.begin());
+    agenda_.ring(now);
+    reopen(now);
+    bool wants = delivers() && !draining_ && (agenda_.ready() > 0 || !wide_.empty());
+    std::size_t due = results_.due(now);
     if (!wants && due == 0)
         return false;
 
-    std::vector<Job> claimed;
+    Claimed claimed;
     std::vector<core::Uuid> left;
-    XLogRecPtr durable_at = InvalidXLogRecPtr;
     claiming_.reset();
     requesting_ = false;
     try {
         in_transaction([&](const pg::Spi& spi) {
             if (due > 0)
-                left = record(spi, {results_.data(), due});
+                left = results_.record(spi, due);
             if (wants)
-                claim(spi, now, claimed, durable_at);
+                claim(spi, now, claimed);
             commit_without_flush();
         });
     } catch (const TooMuch&) {
         pg::recover();
-        look_again();
+        roll_back(claimed);
         return true; // with fewer
     } catch (const pg::Error& error) {
         pg::recover();
-        look_again();
+        roll_back(claimed);
         bool locked = error.sqlstate == ERRCODE_LOCK_NOT_AVAILABLE;
         if (claiming_)
             claim_failed(error, due);
         else if (due > 0 && (locked || !concerns_all(error)))
-            record_one_by_one(due);
+            results_.record_one_by_one(due);
         else
             throw;
         return !locked;
     }
-    recorded(due, left);
+    results_.recorded(due, left);
     if (wants)
         careful_ = false;
-    bool any = !claimed.empty();
-    flush(durable_at);
-    start(std::move(claimed));
-    return any;
+    flush(claimed.durable_at);
+    bool any = !claimed.jobs.empty();
+    start(std::move(claimed.jobs));
+    return any || stale_settings_;
 }
 
-// Records what it can. Returns, in their order, the ids of those that somebody has locked.
-std::vector<core::Uuid> Deliveries::record(const pg::Spi& spi, std::span<const Result> results) {
-    std::vector<queue::Completion> completions;
-    std::vector<queue::Failure> failures;
-    std::deque<std::string> texts; // views of which are kept below
-    auto text = [&](const std::string& from) -> const std::string& {
-        return texts.emplace_back(pg::from_utf8(from));
-    };
-    for (const Result& result : results) {
-        auto status = result.status == 0 ? std::nullopt : std::optional<int32>(result.status);
-        std::optional<Datum> json;
-        if (result.json && !result.body.empty())
-            json = pg::try_jsonb(result.body);
-        std::size_t most = std::max(largest_result, 2 * result.body.size());
-        if (json && pg::json_text_size(*json, most) > most)
-            json.reset();
-        auto response = json ? std::nullopt : unless_empty(text(result.body));
-        if (result.ending == Result::Ending::completed)
-            completions.push_back({.id = result.id,
-                                   .attempt = result.attempt,
-                                   .result = json,
-                                   .outcome = result.outcome,
-                                   .status_code = status,
-                                   .response = response});
-        else
-            failures.push_back({.id = result.id,
-                                .attempt = result.attempt,
-                                .ending = result.ending == Result::Ending::failed
-                                              ? queue::Ending::fail
-                                              : queue::Ending::release,
-                                .outcome = result.outcome,
-                                .error = text(result.error),
-                                .status_code = status,
-                                .response = response});
+void Deliveries::roll_back(const Claimed& claimed) {
+    for (auto& [id, endpoint] : endpoints_) {
+        endpoint.unreserve();
+        agenda_.unblock(id);
     }
-    auto ended = queue::complete(completions, OnLocked::skip);
-    auto tried = queue::fail(spi, failures, OnLocked::skip);
-    if (ended.size() + tried.size() == results.size())
-        return {};
-    // Of the rest, those whose lease is gone came too late: cancelled, or taken over.
-    std::vector<core::Uuid> ids;
-    std::vector<int32> attempts;
-    for (const Result& result : results) {
-        ids.push_back(result.id);
-        attempts.push_back(result.attempt);
-    }
-    auto running = queue::still_running(spi, ids, attempts);
-    std::sort(running.begin(), running.end());
-    return running;
-}
-
-// Something is the matter with one of the first `due` results, be it a lock that an open
-// transaction holds (a push of its unique key): the others do not wait with it.
-void Deliveries::record_one_by_one(std::size_t due) {
-    std::vector<core::Uuid> left;
-    int locked = 0;
-    for (std::size_t i = 0; i < due; ++i)
-        try {
-            if (locked == most_locked || !record_alone(results_[i]))
-                left.push_back(results_[i].id);
-        } catch (const pg::Error& error) {
-            pg::recover();
-            if (error.sqlstate != ERRCODE_LOCK_NOT_AVAILABLE)
-                throw;
-            ++locked;
-            left.push_back(results_[i].id);
-        }
-    std::sort(left.begin(), left.end());
-    recorded(due, left);
-}
-
-// False: it is to be tried again.
-bool Deliveries::record_alone(Result& result) {
-    bool recorded = false;
-    auto try_it = [&] {
-        in_transaction([&](const pg::Spi& spi) {
-            recorded = record(spi, {&result, 1}).empty();
-            commit_without_flush();
-        });
-    };
-    try {
-        try_it();
-        return recorded;
-    } catch (const pg::Error& error) {
-        if (concerns_all(error))
-            throw;
-        pg::recover();
-        // Perhaps it is what the receiver said.
-        result.json = false;
-        result.body.clear();
-        result.error = error.message;
-    }
-    try {
-        try_it();
-    } catch (const pg::Error& error) {
-        if (concerns_all(error))
-            throw;
-        pg::recover();
-        recording_.met(fmt::format("record the outcome of job {}", core::to_string(result.id)),
-                       error);
-        result.not_before = recording_.retry_at();
-        result.stuck = true;
-    }
-    return recorded;
-}
-
-// The first `due` results are recorded, or came too late, but for those that are left.
-void Deliveries::recorded(std::size_t due, const std::vector<core::Uuid>& left) {
-    TimestampTz now = pg::clock();
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < results_.size(); ++i) {
-        Result& result = results_[i];
-        if (i < due) {
-            if (!std::binary_search(left.begin(), left.end(), result.id)) {
-                // Unless it was claimed again since: an error may have kept us from hearing of the
-                // end.
-                auto held = in_hand_.find(result.id);
-                if (held != in_hand_.end() && held->second == result.attempt)
-                    in_hand_.erase(held);
-                continue;
-            }
-            result.not_before = std::max(result.not_before, now + retry_locked_after);
-        }
-        if (kept != i)
-            results_[kept] = std::move(result);
-        ++kept;
-    }
-    results_.resize(kept);
-    if (recording_ && std::none_of(results_.begin(), results_.end(),
-                                   [](const Result& result) { return result.stuck; }))
-        recording_.over();
+    for (const Stream& stream : claimed.visited)
+        agenda_.look_at(stream);
 }
 
 // A job of which no request could be made is found by making each in a subtransaction. Else the
-// queue is passed over for a while. The `due` results that were to be recorded with it
-// are not lost.
+// stream is passed over for a while. The `due` results that were to be recorded with it are not
+// lost.
 void Deliveries::claim_failed(const pg::Error& error, std::size_t due) {
     if (requesting_ && !careful_) {
         careful_ = true;
         return;
     }
-    auto queue = queues_.find(*claiming_);
+    auto queue = queues_.find(claiming_->queue);
     if (concerns_all(error) || queue == queues_.end()) {
-        record_one_by_one(due);
+        results_.record_one_by_one(due);
         throw error;
     }
-    queue->second.claiming.met(fmt::format("claim from queue \"{}\"", queue->second.name), error);
+    Trouble& trouble = troubles_[*claiming_];
+    trouble.met(fmt::format("claim from queue \"{}\"", queue->second.name), error);
+    agenda_.done(*claiming_, trouble.retry_at());
 }
 
-std::size_t Deliveries::waiting() const {
-    std::size_t waiting = 0;
-    for (const auto& [id, endpoint] : endpoints_)
-        waiting += endpoint.waiting.size();
-    return waiting;
-}
-
-std::size_t Deliveries::in_flight() const {
-    return held_.size() + waiting() + results_.size();
-}
-
-// Jobs that name an endpoint were passed over while it was closed: their queues are to be looked
-// at.
-void Deliveries::look_behind_opened(const pg::Spi& spi) {
-    static pg::Statement next(R"(
-        SELECT j.queue_id FROM jobq.job AS j WHERE j.endpoint_id = $1 AND j.queue_id > $2
-        ORDER BY j.endpoint_id, j.queue_id LIMIT 1)");
-    for (auto& [id, endpoint] : endpoints_) {
-        if (!is_opened(endpoint))
-            continue;
-        endpoint.passed_over = false;
-        int32 after = 0;
-        for (;;) {
-            auto rows = next.run(spi, {pg::param(id), pg::param(after)});
-            if (rows.empty())
-                break;
-            after = rows[0].int4(1);
-            look_at(after);
-        }
+// Which streams of these queues have jobs.
+void Deliveries::look_into_wide(const pg::Spi& spi) {
+    static pg::Statement find(R"(
+        WITH RECURSIVE other AS (
+            (SELECT j.endpoint_id FROM jobq.job AS j WHERE j.queue_id = $1 AND j.endpoint_id > 0
+             ORDER BY j.endpoint_id LIMIT 1)
+            UNION ALL
+            SELECT (SELECT j.endpoint_id FROM jobq.job AS j WHERE j.queue_id = $1 AND j.endpoint_id > o.endpoint_id
+                    ORDER BY j.endpoint_id LIMIT 1)
+            FROM other AS o WHERE o.endpoint_id IS NOT NULL
+        )
+        SELECT o.endpoint_id FROM other AS o WHERE o.endpoint_id IS NOT NULL)");
+    for (int32 id : wide_) {
+        look_at({id});
+        for (auto row : find.run(spi, {pg::param(id)}))
+            look_at({id, row.int4(1)});
     }
+    wide_.clear();
 }
 
-std::size_t Deliveries::bytes_of(const std::vector<Job>& jobs) {
-    return std::accumulate(
-        jobs.begin(), jobs.end(), std::size_t{0},
-        [](std::size_t bytes, const Job& job) { return bytes + job.request.body.size(); });
-}
-
-std::size_t Deliveries::usual_bytes(const std::vector<Job>& jobs) {
-    return std::max(bytes_of(jobs) / jobs.size(), least_body);
-}
-
-// Goes once around the queues, from behind the one where the last round ended.
-void Deliveries::claim(const pg::Spi& spi, TimestampTz now, std::vector<Job>& claimed,
-                       XLogRecPtr& durable_at) {
+// Goes around the ready streams, each once.
+void Deliveries::claim(const pg::Spi& spi, TimestampTz now, Claimed& claimed) {
     auto limit = static_cast<std::size_t>(pg::settings::max_in_flight());
-    std::size_t used = held_.size() + waiting();
-    std::size_t free = std::min(used < limit ? limit - used : 0, most_claimed_at_once);
+    std::size_t free =
+        std::min(held_.size() < limit ? limit - held_.size() : 0, most_claimed_at_once);
     std::size_t room = bytes_ < most_bytes ? most_bytes - bytes_ : 0;
     free = std::min(free, room == 0 ? 0 : std::max<std::size_t>(room / usual_bytes_, 1));
-    look_behind_opened(spi);
-    auto next = busy_.upper_bound(last_queue_);
-    for (std::size_t i = 0; i < busy_.size() && free > 0; ++i) {
-        if (next == busy_.end())
-            next = busy_.begin();
-        auto [id, found] = *next++;
-        Queue& queue = *found;
-        if (!queue.look || !queue.endpoint_id || queue.paused || queue.claiming.waits(now))
+    look_into_wide(spi);
+    std::size_t share = std::max(free / std::max<std::size_t>(agenda_.ready(), 1), least_share);
+    for (std::size_t left = agenda_.ready(); left > 0 && free > 0; --left) {
+        Stream stream = *agenda_.next();
+        claimed.visited.push_back(stream);
+        auto queue = queues_.find(stream.queue);
+        if (queue == queues_.end() || !queue->second.delivered() || queue->second.paused) {
+            agenda_.forget(stream);
             continue;
-        auto endpoint = endpoints_.find(*queue.endpoint_id);
-        if (endpoint == endpoints_.end() || !endpoint->second.enabled)
+        }
+        int32 endpoint_id = stream.endpoint == Stream::own
+                                ? queue->second.endpoint_id.value_or(queue::no_route)
+                                : stream.endpoint;
+        auto endpoint = endpoints_.find(endpoint_id);
+        if (endpoint_id == queue::no_route) {
+            agenda_.forget(stream);
             continue;
-        claiming_ = id;
-        claim_from(id, queue, endpoint->second, now, free, claimed, durable_at);
-        queue.claiming.over();
-        last_queue_ = id;
+        }
+        if (endpoint == endpoints_.end()) {
+            // Created with the job, perhaps, and after the settings were read. One that is not
+            // there then is gone.
+            endpoints_[endpoint_id];
+            unknown_.insert(endpoint_id);
+            stale_settings_ = true;
+            continue;
+        }
+        std::size_t places =
+            std::min({free, share, endpoint->second.room(time_of(now))});
+        if (places == 0) {
+            agenda_.block(stream, endpoint_id);
+            look_at_room(endpoint_id, endpoint->second);
+            continue;
+        }
+        claiming_ = stream;
+        free -= claim_from(stream, queue->second, endpoint->second, endpoint_id, places, now,
+                           claimed);
+        troubles_.erase(stream);
     }
     claiming_.reset();
-    if (!claimed.empty())
-        usual_bytes_ = usual_bytes(claimed);
+    if (!claimed.jobs.empty())
+        usual_bytes_ = std::max(claimed.bytes / claimed.jobs.size(), least_body);
 }
 
-void Deliveries::claim_from(int32 id, Queue& queue, Endpoint& endpoint, TimestampTz now,
-                            std::size_t& free, std::vector<Job>& claimed, XLogRecPtr& durable_at) {
-    auto mine = [&](const Job& job) { return job.endpoint_id == *queue.endpoint_id; };
-    std::size_t used =
-        endpoint.in_flight + endpoint.waiting.size() +
-        static_cast<std::size_t>(std::count_if(claimed.begin(), claimed.end(), mine));
-    std::size_t limit =
-        std::min(free, used < endpoint.max_in_flight ? endpoint.max_in_flight - used : 0);
-    if (limit == 0)
-        return;
-    // Its jobs may name any endpoint.
-    std::chrono::microseconds lease = queue.lease;
-    std::vector<int32> closed;
-    for (auto& [other, e] : endpoints_) {
-        lease = std::max<std::chrono::microseconds>(lease, e.timeout);
-        if (other != *queue.endpoint_id && is_closed(e)) {
-            closed.push_back(other);
-            e.passed_over = true;
-        }
-    }
+// Returns how many it claimed.
+std::size_t Deliveries::claim_from(Stream stream, const QueueSettings& queue, Endpoint& endpoint,
+                                   int32 endpoint_id, std::size_t limit, TimestampTz now,
+                                   Claimed& claimed) {
+    microseconds lease = std::max<microseconds>(queue.lease, endpoint.settings().timeout);
     lease += lease_margin;
     auto [jobs, durable, next_due, blocked] =
-        queue::claim({.queue_id = id,
+        queue::claim({.stream = stream,
                       .limit = limit,
                       .max_running = queue.max_running,
                       .due = now,
                       .lease_until = now + lease.count(),
                       .delivery = true,
-                      .closed = std::move(closed),
                       .in_hand = [this](const core::Uuid& job, int32 attempt) {
-                          auto found = in_hand_.find(job);
-                          return found != in_hand_.end() && found->second == attempt;
+                          return results_.holds(job, attempt);
                       }});
-    durable_at = std::max(durable_at, durable);
+    endpoint.reserve(jobs.size());
+    claimed.durable_at = std::max(claimed.durable_at, durable);
     requesting_ = true;
-    std::size_t bytes = bytes_of(claimed);
     for (const ClaimedJob& job : jobs) {
-        int32 to = job.row.null(Column::endpoint_id) ? *queue.endpoint_id
-                                                     : job.row.int4(Column::endpoint_id);
-        claimed.push_back({job.id, job.attempt, id, to, {}});
-        make_request(job, queue, claimed.back());
-        bytes += claimed.back().request.body.size();
-        if (bytes_ + bytes > most_bytes && claimed.size() > 1) {
-            usual_bytes_ = usual_bytes(claimed);
+        Job& made = claimed.jobs.emplace_back(Job{job.id, job.attempt, endpoint_id, {}});
+        make_request(job, queue, endpoint.settings(), made);
+        claimed.bytes += made.request.body.size();
+        if (bytes_ + claimed.bytes > most_bytes && claimed.jobs.size() > 1) {
+            usual_bytes_ = std::max(claimed.bytes / claimed.jobs.size(), least_body);
             throw TooMuch();
         }
     }
     requesting_ = false;
-    free -= jobs.size();
     if (jobs.size() < limit) {
-        queue.look = false;
-        queue.next_due = next_due;
         if (blocked)
-            queue.next_due = std::min(queue.next_due.value_or(DT_NOEND), now + retry_locked_after);
+            next_due = std::min(next_due.value_or(DT_NOEND), now + retry_locked_after);
+        agenda_.done(stream, next_due);
+    }
+    return jobs.size();
+}
+
+// Whether streams that its endpoint blocks may go on, now or at a time.
+void Deliveries::look_at_room(int32 endpoint_id, const Endpoint& endpoint) {
+    microseconds now = time_of(pg::clock());
+    auto at = endpoint.room(now) > 0 ? std::optional(now) : endpoint.opens_at(now);
+    if (auto old = reopen_at_.find(endpoint_id); old != reopen_at_.end()) {
+        reopening_.erase({old->second, endpoint_id});
+        reopen_at_.erase(old);
+    }
+    if (at && *at <= now) {
+        agenda_.unblock(endpoint_id);
+    } else if (at) {
+        reopen_at_.emplace(endpoint_id, at->count());
+        reopening_.emplace(at->count(), endpoint_id);
     }
 }
 
-void Deliveries::make_request(const ClaimedJob& claimed, const Queue& queue, Job& job) {
-    auto endpoint = endpoints_.find(job.endpoint_id);
-    if (endpoint == endpoints_.end() || is_gone(endpoint->second))
+void Deliveries::reopen(TimestampTz now) {
+    while (!reopening_.empty() && reopening_.begin()->first <= now) {
+        int32 id = reopening_.begin()->second;
+        changed_.insert(id);
+        look_at_room(id, endpoints_.at(id));
+    }
+}
+
+void Deliveries::make_request(const ClaimedJob& claimed, const QueueSettings& queue,
+                              const EndpointSettings& endpoint, Job& job) {
+    if (endpoint.gone())
         return; // see start()
-    auto make = [&] { job.request = request_for(claimed, queue, endpoint->second, ++last_tag_); };
+    auto make = [&] {
+        job.request = worker::make_request(claimed, queue, endpoint, pg::unix_time(pg::clock()));
+        job.request.tag = ++last_tag_;
+    };
     if (!careful_)
         return make();
     try {
@@ -676,131 +540,36 @@ void Deliveries::make_request(const ClaimedJob& claimed, const Queue& queue, Job
     }
 }
 
-http::Request Deliveries::request_for(const ClaimedJob& job, const Queue& queue,
-                                      const Endpoint& endpoint, std::uint64_t tag) {
-    http::Request request;
-    request.tag = tag;
-    request.url = endpoint.url;
-    request.connect_timeout = endpoint.connect_timeout;
-    request.timeout = endpoint.timeout;
-    request.keep_response = endpoint.keep_response;
-
-    std::vector<std::pair<std::string_view, std::string_view>> headers;
-    auto set = [&](std::string_view name, std::string_view value) {
-        for (auto& header : headers)
-            if (same_name(header.first, name)) {
-                header.second = value;
-                return;
-            }
-        headers.emplace_back(name, value);
-    };
-    set("content-type", job.row.maybe_text(Column::content_type).value_or("application/json"));
-    for (const auto& [name, value] : endpoint.headers)
-        set(name, value);
-    if (auto own = job.row.maybe(Column::headers))
-        for (const auto& field : pg::json_object(*own).value_or(std::vector<pg::JsonField>()))
-            set(field.key, field.text);
-
-    request.headers.reserve(headers.size() + 4);
-    request.headers.push_back("webhook-id: " + core::to_string(job.id));
-    request.headers.push_back(fmt::format("jobq-queue: {}", pg::to_utf8(queue.name)));
-    if (auto type = job.row.maybe_text(Column::type))
-        request.headers.push_back(fmt::format("jobq-type: {}", pg::to_utf8(*type)));
-    request.headers.push_back(fmt::format("jobq-attempt: {}", job.attempt));
-    for (const auto& [name, value] : headers)
-        request.headers.push_back(fmt::format("{}: {}", name, pg::to_utf8(value)));
-
-    if (auto payload = job.row.maybe(Column::payload))
-        request.body = pg::to_utf8(pg::json_text(*payload));
-    else if (auto body = job.row.maybe(Column::body))
-        request.body = pg::bytea_of(*body);
-    return request;
+void Deliveries::refuse(const Job& job, Verdict::Ending ending, const char* outcome,
+                        std::string error) {
+    results_.add({.id = job.id,
+                  .attempt = job.attempt,
+                  .verdict = {.ending = ending, .outcome = outcome, .error = std::move(error)}});
 }
 
 void Deliveries::start(std::vector<Job> jobs) {
-    using Ending = Result::Ending;
+    using Ending = Verdict::Ending;
+    for (Job& job : jobs)
+        endpoints_.at(job.endpoint_id).unreserve();
     for (Job& job : jobs) {
-        in_hand_.insert_or_assign(job.id, job.attempt);
-        auto refuse = [&](Ending ending, const char* outcome, std::string error) {
-            results_.push_back({.id = job.id,
-                                .attempt = job.attempt,
-                                .ending = ending,
-                                .outcome = outcome,
-                                .error = std::move(error)});
-        };
-        auto endpoint = endpoints_.find(job.endpoint_id);
-        if (endpoint == endpoints_.end()) {
-            // Created with the job, perhaps, and after the settings were read.
-            unknown_.insert(job.endpoint_id);
-            refuse(Ending::released, "no_endpoint", "the endpoint is not known yet");
-        } else if (is_gone(endpoint->second)) {
-            refuse(Ending::failed, "no_endpoint", "the endpoint does not exist any more");
+        results_.hold(job.id, job.attempt);
+        Endpoint& endpoint = endpoints_.at(job.endpoint_id);
+        if (endpoint.settings().gone()) {
+            refuse(job, Ending::failed, "no_endpoint", "the endpoint does not exist any more");
         } else if (!job.unfit.empty()) {
-            refuse(Ending::failed, "bad_request", "no request can be made of it: " + job.unfit);
+            refuse(job, Ending::failed, "bad_request",
+                   "no request can be made of it: " + job.unfit);
         } else {
-            bytes_ += job.request.body.size();
-            endpoint->second.waiting.push_back(std::move(job));
-        }
-    }
-}
-
-// A job may name another endpoint than its queue's, whose places are not counted when it is
-// claimed.
-void Deliveries::start_waiting() {
-    for (auto& [id, endpoint] : endpoints_)
-        while (!endpoint.waiting.empty() &&
-               endpoint.in_flight < std::max<std::size_t>(endpoint.max_in_flight, 1)) {
-            Job& job = endpoint.waiting.front();
             std::uint64_t tag = job.request.tag;
-            held_.emplace(tag, Held{job.id, job.attempt, id, job.request.body.size()});
+            std::size_t bytes = job.request.body.size();
+            held_.emplace(tag, Held{job.id, job.attempt, job.endpoint_id, bytes,
+                                    endpoint.begin(time_of(pg::clock()))});
+            bytes_ += bytes;
             client_.start(std::move(job.request));
-            ++endpoint.in_flight;
-            endpoint.waiting.pop_front();
-        }
-}
-
-// Queues without an endpoint: says on their channels that there is something to pull.
-void Deliveries::announce(TimestampTz now) {
-    bool any = std::any_of(busy_.begin(), busy_.end(), [&](const auto& entry) {
-        const Queue& queue = *entry.second;
-        return queue.look && !queue.endpoint_id && now >= queue.announce_at;
-    });
-    if (!any || announcing_.waits(now))
-        return;
-    try_to(announcing_, "announce what can be pulled", [&] {
-        in_transaction([&](const pg::Spi&) {
-            for (auto [id, queue] : busy_)
-                if (queue->look && !queue->endpoint_id && now >= queue->announce_at)
-                    announce(id, *queue, now);
-            commit_without_flush();
-        });
-        for (auto [id, queue] : busy_)
-            if (queue->announce_at == now + announce_every)
-                queue->look = false;
-    });
-}
-
-void Deliveries::announce(int32 id, Queue& queue, TimestampTz now) {
-    if (!queue.paused && queue::has_due(id, now)) {
-        std::string channel = core::channel_of(queue.name);
-        pg::guarded([&] { Async_Notify(channel.c_str(), ""); });
-    }
-    queue.next_due = queue::next_due(id, now);
-    queue.announce_at = now + announce_every;
-}
-
-// Of pulled jobs, where nobody pulls who would do it.
-void Deliveries::end_leases() {
-    for (auto [id, busy] : busy_) {
-        Queue& queue = *busy;
-        if (!queue.look || queue.endpoint_id)
+            changed_.insert(job.endpoint_id);
             continue;
-        int32 queue_id = id;
-        try_to(queue.ending_leases, fmt::format("end leases of queue \"{}\"", queue.name), [&] {
-            in_transaction([&](const pg::Spi&) {
-                queue::end_leases(queue_id, housekeeping_batch, most_rows_looked_at);
-            });
-        });
+        }
+        look_at_room(job.endpoint_id, endpoint);
     }
 }
 
@@ -808,52 +577,75 @@ void Deliveries::delete_old(TimestampTz now) {
     std::size_t deleted = 0;
     try_to(deleting_, "delete old jobs", [&] {
         in_transaction([&](const pg::Spi& spi) {
-            deleted = queue::delete_old(spi, housekeeping_batch);
+            deleted = queue::delete_old(spi, deleted_at_once);
             commit_without_flush();
         });
     });
     if (deleting_)
         delete_at_ = deleting_.retry_at();
     else
-        delete_at_ = deleted < housekeeping_batch ? now + delete_every : now;
+        delete_at_ = deleted < deleted_at_once ? now + delete_every : now;
+}
+
+void Deliveries::publish(TimestampTz now) {
+    using endpoint_states::EndpointState;
+    for (int32 id : std::exchange(changed_, {})) {
+        auto found = endpoints_.find(id);
+        if (found == endpoints_.end() || found->second.settings().gone())
+            continue;
+        auto seen = found->second.seen(time_of(now));
+        auto or_zero = [](const auto& time) { return time ? time->count() : 0; };
+        auto or_none = [](const auto& duration) { return duration ? duration->count() : -1; };
+        EndpointState state;
+        state.endpoint = id;
+        state.in_flight = static_cast<int32>(seen.in_flight);
+        state.window = static_cast<int32>(seen.window);
+        state.breaker = seen.breaker == core::Breaker::State::closed ? EndpointState::Breaker::closed
+                        : seen.breaker == core::Breaker::State::open
+                            ? EndpointState::Breaker::open
+                            : EndpointState::Breaker::half_open;
+        state.breaker_until = or_zero(seen.probe_at);
+        state.paused_until = or_zero(seen.paused_until);
+        state.succeeded = seen.succeeded;
+        state.failed = seen.failed;
+        state.recent_succeeded = static_cast<int64>(seen.recent_succeeded);
+        state.recent_failed = static_cast<int64>(seen.recent_failed);
+        state.p50 = or_none(seen.median);
+        state.p99 = or_none(seen.p99);
+        state.last_status = seen.last_status;
+        state.last_at = or_zero(seen.last_at);
+        state.last_outcome = seen.last_outcome;
+        state.last_error = seen.last_error;
+        endpoint_states::publish(state);
+    }
 }
 
 TimestampTz Deliveries::scan_at() const {
-    TimestampTz wait = pg::settings::scan_interval() / std::chrono::microseconds(1);
+    TimestampTz wait = pg::settings::scan_interval() / microseconds(1);
     return scanned_at_ + std::max(wait, scan_cost_ * scan_share);
 }
 
 TimestampTz Deliveries::next_turn(TimestampTz now) const {
-    TimestampTz next = scan_at();
-    if (delivers())
+    TimestampTz next = std::min({scan_at(), results_.next(), announcements_.next()});
+    if (delivers()) {
         next = std::min(next, delete_at_);
-    for (const Result& result : results_)
-        next = std::min(next, result.not_before);
-    for (auto [id, busy] : busy_) {
-        const Queue& queue = *busy;
-        if (queue.next_due)
-            next = std::min(next, *queue.next_due);
-        if (!queue.endpoint_id && (queue.look || queue.announce_at > now))
-            next = std::min(next, announcing_ ? std::max(queue.announce_at, announcing_.retry_at())
-                                              : queue.announce_at);
-        if (queue.endpoint_id && queue.look && queue.claiming.waits(now))
-            next = std::min(next, queue.claiming.retry_at());
+        next = std::min(next, agenda_.next_time().value_or(DT_NOEND));
+        if (!reopening_.empty())
+            next = std::min(next, reopening_.begin()->first);
     }
     return std::max(next, now);
 }
 
 // Of those to pull from, the ones that were announced a moment ago; of the others, those that have
 // more due jobs than places.
-shared::ExpectedQueues Deliveries::expected() const {
-    shared::ExpectedQueues queues;
-    std::size_t room = queues.capacity;
-    TimestampTz now = pg::clock();
-    for (auto [id, queue] : busy_)
-        if (room > 0 && (queue->endpoint_id ? queue->look : queue->announce_at > now)) {
-            queues.add(id);
-            --room;
-        }
-    return queues;
+shared::Expected Deliveries::expected() const {
+    shared::Expected expected;
+    for (const Stream& stream : agenda_.wanting(expected.capacity))
+        expected.add(stream);
+    std::size_t room = expected.capacity - expected.streams().size();
+    for (const Stream& stream : announcements_.expected(pg::clock(), room))
+        expected.add(stream);
+    return expected;
 }
 
 void Deliveries::give_back() {
@@ -861,7 +653,7 @@ void Deliveries::give_back() {
     collect();
     client_.cancel_all();
     try {
-        record_one_by_one(results_.size());
+        results_.record_one_by_one(results_.size());
     } catch (const pg::Error&) {
         pg::recover(); // they are delivered again
     }
@@ -869,19 +661,11 @@ void Deliveries::give_back() {
         std::vector<queue::Failure> items;
         for (const auto& [tag, held] : held_)
             items.push_back(queue::interrupted(held.id, held.attempt));
-        for (const auto& [id, endpoint] : endpoints_)
-            for (const Job& job : endpoint.waiting)
-                items.push_back(queue::interrupted(job.id, job.attempt));
-        queue::fail(spi, items, OnLocked::skip);
+        queue::fail(spi, items, queue::OnLocked::skip);
     });
     held_.clear();
     results_.clear();
-    in_hand_.clear();
     bytes_ = 0;
-    for (auto& [id, endpoint] : endpoints_) {
-        endpoint.waiting.clear();
-        endpoint.in_flight = 0;
-    }
 }
 
 } // namespace jobq::worker

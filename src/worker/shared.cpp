@@ -41,7 +41,7 @@ struct Slot {
     bool stop;
     bool signalled; // there is mail, and the latch was set for it
     Wakeup mail;
-    ExpectedQueues expected;
+    Expected expected;
     uint32 prepared;
     int32 in_flight;
     int64 delivered, failed;
@@ -286,10 +286,11 @@ bool dispatcher_runs() noexcept {
 
 namespace {
 bool expected(const Slot& slot, const Wakeup& wakeup) noexcept {
-    auto ids = wakeup.queues.ids();
+    auto streams = wakeup.streams.streams();
     return !wakeup.settings && !wakeup.scan_all && !wakeup.extension &&
-           !wakeup.queues.overflowed() && std::all_of(ids.begin(), ids.end(), [&](int32 id) {
-               return slot.expected.contains(id);
+           !wakeup.streams.overflowed() &&
+           std::all_of(streams.begin(), streams.end(), [&](const core::Stream& stream) {
+               return slot.expected.contains(stream);
            });
 }
 } // namespace
@@ -525,9 +526,9 @@ Mail take() {
     return {std::exchange(mine->mail, Wakeup()), mine->stop};
 }
 
-void expect(const ExpectedQueues& queues) {
+void expect(const Expected& streams) {
     Spin spin(mine->lock);
-    mine->expected = queues;
+    mine->expected = streams;
 }
 
 bool mail_waiting() {

@@ -149,10 +149,10 @@ struct Mail {
     bool stop = false; // give back and end
 };
 Mail take(); // and expects nothing from then on
-// Queues that are looked at soon in any case: what is posted about these alone waits in the mail
+// Streams that are looked at soon in any case: what is posted about these alone waits in the mail
 // without a wake-up. Not more than it holds.
-using ExpectedQueues = core::QueueSet<32>;
-void expect(const ExpectedQueues& queues);
+using Expected = core::StreamSet<32>;
+void expect(const Expected& streams);
 bool mail_waiting();
 // What CREATE EXTENSION, ALTER EXTENSION and DROP EXTENSION changed was looked at.
 void extension_seen();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "pg/values.hpp"
+#include "pg/xact.hpp"
 #include "worker/trouble.hpp"
 
 namespace jobq::worker {
@@ -25,6 +26,18 @@ void Trouble::met(std::string_view what, const pg::Error& error) {
                        unpack_sql_state(error.sqlstate)),
                 errdetail("It goes on without, and tries again."));
     });
+}
+
+void try_to(Trouble& trouble, std::string_view what, const std::function<void()>& work) {
+    if (trouble.waits(pg::clock()))
+        return;
+    try {
+        work();
+        trouble.over();
+    } catch (const pg::Error& error) {
+        pg::recover();
+        trouble.met(what, error);
+    }
 }
 
 bool concerns_all(const pg::Error& error) {

@@ -2,6 +2,7 @@
 // up nothing else.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -29,6 +30,9 @@ private:
     std::string text_;
     TimestampTz delay_ = 0, retry_at_ = 0;
 };
+
+// Does what may fail without harm to the rest, unless the last failure was a moment ago.
+void try_to(Trouble& trouble, std::string_view what, const std::function<void()>& work);
 
 // Whether an error tells of the server, or of who else is at work there, and not of the rows at
 // hand: with others it would be met just so.

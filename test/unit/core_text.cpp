@@ -85,3 +85,11 @@ TEST_CASE("text: what printable returns is valid for every pair of bytes") {
             REQUIRE(result.back() == 'x');
         }
 }
+
+TEST_CASE("text: percent encoding leaves printable ASCII as it is") {
+    CHECK(percent_encoded("order.created-1/~'") == "order.created-1/~'");
+}
+
+TEST_CASE("text: percent encoding covers spaces, quotes, percent signs, controls and UTF-8") {
+    CHECK(percent_encoded("a b\"c%d\n\xc3\xa9\x7f") == "a%20b%22c%25d%0A%C3%A9%7F");
+}

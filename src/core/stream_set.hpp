@@ -6,23 +6,25 @@
 #include <cstdint>
 #include <span>
 
+#include "core/stream.hpp"
+
 namespace jobq::core {
 
-// Which queues something happened to: at most N ids, and beyond that "all of them". Plain data
+// Where something happened: at most N streams, and beyond that "all of them". Plain data
 // for shared memory (all zero bytes is the empty set); nothing here allocates or fails, so a
 // commit callback can use it.
 template <std::size_t N>
-class QueueSet {
+class StreamSet {
 public:
     static constexpr std::size_t capacity = N;
 
-    void add(std::int32_t id) noexcept {
-        if (contains(id))
+    void add(Stream stream) noexcept {
+        if (contains(stream))
             return;
         if (size_ == N)
             add_all();
         else
-            ids_[size_++] = id;
+            streams_[size_++] = stream;
     }
 
     void add_all() noexcept {
@@ -31,11 +33,11 @@ public:
     }
 
     template <std::size_t M>
-    void merge(const QueueSet<M>& other) noexcept {
+    void merge(const StreamSet<M>& other) noexcept {
         if (other.overflowed())
             add_all();
-        for (const std::int32_t id : other.ids())
-            add(id);
+        for (const Stream& stream : other.streams())
+            add(stream);
     }
 
     void clear() noexcept {
@@ -43,18 +45,19 @@ public:
         size_ = 0;
     }
 
-    // True once there were more than N: any queue may be meant, and ids() says nothing.
+    // True once there were more than N: any stream may be meant, and streams() says nothing.
     bool overflowed() const noexcept { return all_; }
     bool empty() const noexcept { return !all_ && size_ == 0; }
-    bool contains(std::int32_t id) const noexcept {
-        return all_ || std::find(ids_.begin(), ids_.begin() + size_, id) != ids_.begin() + size_;
+    bool contains(Stream stream) const noexcept {
+        return all_ || std::any_of(streams_.begin(), streams_.begin() + size_,
+                                   [&](const Stream& each) { return each.covers(stream); });
     }
 
     // In the order in which they were added; empty after an overflow.
-    std::span<const std::int32_t> ids() const noexcept { return {ids_.data(), size_}; }
+    std::span<const Stream> streams() const noexcept { return {streams_.data(), size_}; }
 
 private:
-    std::array<std::int32_t, N> ids_{};
+    std::array<Stream, N> streams_{};
     std::uint32_t size_ = 0;
     bool all_ = false;
 };
