@@ -46,8 +46,12 @@ bool has_control(std::string_view text) noexcept {
 }
 
 std::string clip(std::string_view text, std::size_t max_bytes) {
+    return std::string(clipped(text, max_bytes));
+}
+
+std::string_view clipped(std::string_view text, std::size_t max_bytes) noexcept {
     if (text.size() <= max_bytes)
-        return std::string(text);
+        return text;
     std::size_t cut = max_bytes;
     while (cut > 0 && max_bytes - cut < 3 && is_continuation(text[cut]))
         --cut;
@@ -55,7 +59,7 @@ std::string clip(std::string_view text, std::size_t max_bytes) {
     const Sequence crossing = first_sequence(text.substr(cut));
     if (!crossing.valid || cut + crossing.bytes <= max_bytes)
         cut = max_bytes;
-    return std::string(text.substr(0, cut));
+    return {text.data(), cut};
 }
 
 bool valid_utf8(std::string_view text) noexcept {

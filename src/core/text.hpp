@@ -15,6 +15,8 @@ bool has_control(std::string_view text) noexcept;
 // The first max_bytes bytes of the text, or up to three fewer: a UTF-8 character that does not
 // fit is left out whole. Text that is not UTF-8 is cut anywhere.
 std::string clip(std::string_view text, std::size_t max_bytes);
+// The same as a part of the text.
+std::string_view clipped(std::string_view text, std::size_t max_bytes) noexcept;
 
 // Strict, as PostgreSQL is: no overlong forms, no surrogates, nothing above U+10FFFF. NUL is
 // valid UTF-8, though PostgreSQL cannot keep it in a text.
