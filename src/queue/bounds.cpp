@@ -2,11 +2,11 @@
 #include <array>
 
 #include "pg/settings.hpp"
+#include "pg/spin.hpp"
 #include "queue/bounds.hpp"
 
 extern "C" {
 #include "common/hashfn.h"
-#include "storage/spin.h"
 }
 
 namespace jobq::queue::bounds {
@@ -37,17 +37,6 @@ struct Table {
 
 Table* table;
 
-class Locked {
-public:
-    explicit Locked(Set& set) : set_(set) { SpinLockAcquire(&set_.lock); }
-    ~Locked() { SpinLockRelease(&set_.lock); }
-    Locked(const Locked&) = delete;
-    Locked& operator=(const Locked&) = delete;
-
-private:
-    Set& set_;
-};
-
 Set& set_of(core::Stream stream) {
     uint32 hash = murmurhash32(static_cast<uint32>(stream.queue) ^ (MyDatabaseId * 0x9e3779b1U));
     hash = hash_combine(hash, murmurhash32(static_cast<uint32>(stream.endpoint)));
@@ -67,7 +56,7 @@ void with_bounds(core::Stream stream, F&& f) {
     if (table == nullptr)
         return;
     Set& set = set_of(stream);
-    Locked locked(set);
+    pg::Spin spin(set.lock);
     if (Entry* entry = find(set, stream))
         f(*entry);
 }
@@ -78,7 +67,7 @@ void forget_if(Condition&& condition) {
     if (table == nullptr)
         return;
     for (Set& set : table->sets_of_entries) {
-        Locked locked(set);
+        pg::Spin spin(set.lock);
         for (Entry& entry : set.entries)
             if (entry.database == MyDatabaseId && condition(entry))
                 entry.bounds.forget();
@@ -106,7 +95,7 @@ core::QueueBounds look(core::Stream stream, TimestampTz now) noexcept {
     if (table == nullptr)
         return {};
     Set& set = set_of(stream);
-    Locked locked(set);
+    pg::Spin spin(set.lock);
     Entry* entry = find(set, stream);
     if (entry == nullptr) {
         entry = std::min_element(set.entries.begin(), set.entries.end(),

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/text.hpp"
+#include "pg/spin.hpp"
 #include "queue/bounds.hpp"
 #include "worker/shared.hpp"
 
@@ -13,12 +14,13 @@ extern "C" {
 #include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "storage/shmem.h"
-#include "storage/spin.h"
 }
 
 namespace jobq::worker::shared {
 
 namespace {
+
+using pg::Spin;
 
 constexpr TimestampTz second = USECS_PER_SEC;
 constexpr TimestampTz longest_backoff = 60 * second;
@@ -73,17 +75,6 @@ Slot* mine;
 
 shmem_request_hook_type previous_request_hook;
 shmem_startup_hook_type previous_startup_hook;
-
-class Spin {
-public:
-    explicit Spin(slock_t& lock) : lock_(lock) { SpinLockAcquire(&lock_); }
-    ~Spin() { SpinLockRelease(&lock_); }
-    Spin(const Spin&) = delete;
-    Spin& operator=(const Spin&) = delete;
-
-private:
-    slock_t& lock_;
-};
 
 // Few instructions and no calls that could fail: a spinlock may be held around it.
 void set_text(char (&to)[message_size], std::string_view text) {
