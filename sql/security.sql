@@ -25,7 +25,7 @@ RESET ROLE;
 GRANT USAGE ON SCHEMA jobq TO regress_jobq_pusher, regress_jobq_worker, regress_jobq_reader, regress_jobq_admin, regress_jobq_evil;
 SET ROLE regress_jobq_evil;
 SELECT test.refused($$SELECT * FROM jobq.queue_stats(1)$$);
-SELECT count(*) > 40 AS functions, bool_and(has_function_privilege(p.oid, 'EXECUTE') = (p.proname IN ('created_at', 'queue_stats'))) AS closed
+SELECT count(*) > 40 AS functions, bool_and(has_function_privilege(p.oid, 'EXECUTE') = (p.proname IN ('created_at', 'queue_stats', 'endpoint_state'))) AS closed
 FROM pg_proc AS p WHERE p.pronamespace = 'jobq'::regnamespace;
 SELECT count(*) > 10 AS relations, bool_or(CASE relkind WHEN 'S' THEN has_sequence_privilege(oid, 'USAGE, SELECT, UPDATE')
     ELSE has_table_privilege(oid, 'SELECT, INSERT, UPDATE, DELETE, TRUNCATE, REFERENCES, TRIGGER') END) AS open

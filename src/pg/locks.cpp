@@ -28,6 +28,11 @@ bool try_lock(LockKind kind, std::uint64_t key) {
         [&] { return LockAcquire(&tag, ExclusiveLock, false, true) != LOCKACQUIRE_NOT_AVAIL; });
 }
 
+void unlock(LockKind kind, std::uint64_t key) {
+    LOCKTAG tag = tag_of(kind, key);
+    guarded([&] { LockRelease(&tag, ExclusiveLock, false); });
+}
+
 void lock_name(LockKind kind, std::string_view name, LockMode mode) {
     LOCKTAG tag =
         tag_of(kind, hash_bytes_extended(reinterpret_cast<const unsigned char*>(name.data()),

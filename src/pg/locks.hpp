@@ -12,11 +12,14 @@ enum class LockKind : std::uint16_t {
     queue = 0x6a11,         // the right to claim from a limited one
     queue_name = 0x6a12,    // shared by who makes jobs for it, exclusive for who drops it
     endpoint_name = 0x6a13, // as queue_name
+    test = 0x6a14,          // the right to ask for a test request
 };
 
 // Takes an exclusive lock until the end of the transaction if that needs no waiting. Released only
 // after what the transaction wrote is visible.
 bool try_lock(LockKind kind, std::uint64_t key);
+// Lets go of one before that. In the subtransaction that took it.
+void unlock(LockKind kind, std::uint64_t key);
 
 enum class LockMode { shared, exclusive };
 // Locks a name until the end of the transaction, and waits for that. Names that share a hash only

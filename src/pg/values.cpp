@@ -44,6 +44,14 @@ Param param(const core::Uuid& value) {
 Param timestamp_param(TimestampTz value) {
     return {TIMESTAMPTZOID, TimestampTzGetDatum(value)};
 }
+
+Param interval_param(std::chrono::microseconds value) {
+    return guarded([&] {
+        auto* interval = static_cast<Interval*>(palloc0(sizeof(Interval)));
+        interval->time = value.count();
+        return Param{INTERVALOID, IntervalPGetDatum(interval)};
+    });
+}
 Param jsonb_param(Datum value) {
     return {JSONBOID, value};
 }

@@ -30,6 +30,7 @@ Param param(double value);
 Param param(std::string_view value); // text
 Param param(const core::Uuid& value);
 Param timestamp_param(TimestampTz value);
+Param interval_param(std::chrono::microseconds value); // in hours, minutes and seconds
 Param jsonb_param(Datum value);
 Param bytea_param(Datum value);
 

@@ -122,6 +122,45 @@ CREATE VIEW jobq.routes AS
     UNION ALL SELECT q.name, NULL, e.name FROM jobq.queue AS q JOIN jobq.endpoint AS e ON e.id = q.endpoint_id;
 COMMENT ON VIEW jobq.routes IS 'Where the jobs of each queue go that name no endpoint themselves: those of a type, or with type NULL those of all other types.';
 
+-- As jobq.queue_stats: what the dispatcher knows of an endpoint; no row where it knows nothing.
+CREATE FUNCTION jobq.endpoint_state(
+    endpoint_id int, OUT in_flight int, OUT window_size int, OUT breaker text, OUT breaker_until timestamptz,
+    OUT paused_until timestamptz, OUT succeeded bigint, OUT failed bigint, OUT recent_succeeded bigint, OUT recent_failed bigint,
+    OUT p50_duration interval, OUT p99_duration interval, OUT last_at timestamptz, OUT last_outcome text, OUT last_status int,
+    OUT last_error text) RETURNS SETOF record
+    LANGUAGE c ROWS 1 AS 'MODULE_PATHNAME', 'jobq_endpoint_state';
+COMMENT ON FUNCTION jobq.endpoint_state IS 'Part of jobq.endpoint_stats. Error 42501 without SELECT on that view.';
+
+CREATE VIEW jobq.endpoint_stats AS
+    SELECT e.name AS endpoint, e.url, e.enabled, e.disabled_reason, s.in_flight, s.window_size AS "window", e.max_in_flight,
+           s.breaker, s.breaker_until, s.paused_until, s.succeeded, s.failed,
+           s.recent_succeeded::float8 / nullif(s.recent_succeeded + s.recent_failed, 0) AS success_ratio,
+           s.p50_duration, s.p99_duration, s.last_at, s.last_outcome, s.last_status, s.last_error
+    FROM jobq.endpoint AS e
+    LEFT JOIN LATERAL jobq.endpoint_state(e.id) AS s ON true;
+COMMENT ON VIEW jobq.endpoint_stats IS 'A row an endpoint, as its dispatcher sees it at this moment: requests in flight, and how many there may be now (window, within max_in_flight); its breaker (closed; open: it failed, and nothing is sent until a probe at breaker_until; half_open: the probe is under way); until when Retry-After holds it back (paused_until); requests since the dispatcher started (succeeded, failed); of the last 5 to 10 minutes the part that succeeded (0 to 1) and how long the middle one and the 99th percentile took; and how the last request ended. NULL where nothing is known: no request yet, or no dispatcher runs (see jobq.status()).';
+
+CREATE FUNCTION jobq.ask_dispatcher(
+    endpoint_id int, timeout interval, OUT ok boolean, OUT outcome text, OUT status_code int, OUT duration interval,
+    OUT http_version text, OUT address text, OUT error text, OUT response text) RETURNS SETOF record
+    LANGUAGE c ROWS 1 AS 'MODULE_PATHNAME', 'jobq_ask_dispatcher';
+
+CREATE FUNCTION jobq.send_test(
+    endpoint text, timeout interval DEFAULT NULL, OUT ok boolean, OUT outcome text, OUT status_code int, OUT duration interval,
+    OUT http_version text, OUT address text, OUT error text, OUT response text) RETURNS record
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found jobq.endpoint := jobq.endpoint_named(endpoint);
+BEGIN
+    PERFORM jobq.check_interval('timeout', timeout, '0 s', '2 h');
+    SELECT t.* INTO ok, outcome, status_code, duration, http_version, address, error, response
+        FROM jobq.ask_dispatcher(found.id, coalesce(timeout, found.timeout + interval '5 s')) AS t;
+END $$;
+COMMENT ON FUNCTION jobq.send_test IS
+'Has the dispatcher send one test request to an endpoint, with its settings as they are committed, enabled or not, and waits for the answer: timeout is the longest wait, 0 to 2 hours (default: the endpoint''s timeout and 5 seconds). Always one row. ok: the endpoint answered with 2xx. outcome: completed, or as in jobq.attempts (http_503, connection_refused, timeout...); or no request was made: no_dispatcher (none runs: see jobq.status()), no_endpoint (the dispatcher does not know it: it is created by a transaction that is not committed); or no_answer (the dispatcher did not say in time what came of it). error says why. duration, http_version, address (that was connected to) and response (its first kilobyte) are NULL where there is none. One test at a time in a database: others wait for their turn.
+Errors: 42704 unknown endpoint, 22004 NULL endpoint, 22023 timeout out of range.
+Example: SELECT * FROM jobq.send_test(''mail'');';
+
 CREATE FUNCTION jobq.job(id uuid) RETURNS SETOF jobq.jobs
     LANGUAGE sql STABLE SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
     SELECT * FROM jobq.jobs AS j WHERE j.id = job.id;

@@ -6,7 +6,9 @@
 #include "core/text.hpp"
 #include "pg/spin.hpp"
 #include "queue/bounds.hpp"
+#include "worker/endpoint_states.hpp"
 #include "worker/shared.hpp"
+#include "worker/test_mail.hpp"
 
 extern "C" {
 #include "storage/ipc.h"
@@ -88,7 +90,18 @@ void request_shared_memory() {
         previous_request_hook();
     RequestAddinShmemSpace(MAXALIGN(sizeof(Shared)));
     RequestAddinShmemSpace(MAXALIGN(queue::bounds::memory_size()));
+    RequestAddinShmemSpace(MAXALIGN(endpoint_states::memory_size()));
+    RequestAddinShmemSpace(MAXALIGN(test_mail::memory_size()));
     RequestNamedLWLockTranche("jobq", 1);
+}
+
+void attach(const char* name, std::size_t size, void (*initialize)(void*) noexcept,
+            void (*use)(void*) noexcept) {
+    bool found;
+    void* place = ShmemInitStruct(name, size, &found);
+    if (!found)
+        initialize(place);
+    use(place);
 }
 
 void attach_shared_memory() {
@@ -105,10 +118,11 @@ void attach_shared_memory() {
             SpinLockInit(&slot.lock);
     }
     memory = static_cast<Shared*>(place);
-    void* bounds = ShmemInitStruct("jobq bounds", queue::bounds::memory_size(), &found);
-    if (!found)
-        queue::bounds::initialize(bounds);
-    queue::bounds::use(bounds);
+    attach("jobq bounds", queue::bounds::memory_size(), queue::bounds::initialize,
+           queue::bounds::use);
+    attach("jobq endpoints", endpoint_states::memory_size(), endpoint_states::initialize,
+           endpoint_states::use);
+    attach("jobq tests", test_mail::memory_size(), test_mail::initialize, test_mail::use);
     LWLockRelease(AddinShmemInitLock);
 }
 
@@ -298,6 +312,18 @@ void post(const Wakeup& wakeup) noexcept {
     set(latch);
 }
 
+void wake_dispatcher() noexcept {
+    Latch* latch = nullptr;
+    with(MyDatabaseId, [&](Slot& slot) { latch = slot.latch; });
+    set(latch);
+}
+
+std::optional<std::size_t> slot_number() noexcept {
+    Slot* slot = slot_of(MyDatabaseId);
+    return slot == nullptr ? std::nullopt
+                           : std::optional(static_cast<std::size_t>(slot - memory->slots));
+}
+
 void note_prepared() noexcept {
     with(MyDatabaseId, [](Slot& slot) {
         if (++slot.prepared == 0)
@@ -462,6 +488,7 @@ bool claim(Oid database) {
 
 void ready() {
     TimestampTz now = GetCurrentTimestamp();
+    endpoint_states::forget_all();
     {
         Spin spin(mine->lock);
         mine->become(State::running, now);
@@ -490,6 +517,7 @@ void detach(Ending ending) noexcept {
         return;
     TimestampTz now = GetCurrentTimestamp();
     Slot& slot = *std::exchange(mine, nullptr);
+    endpoint_states::forget_all();
     {
         Spin spin(slot.lock);
         let_go(slot);

@@ -109,6 +109,9 @@ LauncherView launcher();
 
 bool dispatcher_runs() noexcept;          // * in this database, and delivers
 void post(const Wakeup& wakeup) noexcept; // * to this database's dispatcher, if there is one
+void wake_dispatcher() noexcept;          // of this database, without mail
+// Which of the slots is this database's, for what stands beside them.
+std::optional<std::size_t> slot_number() noexcept;
 void note_prepared() noexcept; // * a transaction of this database with notes was prepared
 bool has_prepared() noexcept;  // whether one may still be waiting
 void wake_launcher(bool databases_changed) noexcept; // *

@@ -7,6 +7,7 @@
 
 #include "pg/call.hpp"
 #include "worker/shared.hpp"
+#include "worker/status.hpp"
 
 extern "C" {
 #include "access/xlog.h"
@@ -55,6 +56,16 @@ const char* name_of_database(Oid database) {
     return pg::guarded([&] { return get_database_name(database); });
 }
 
+constexpr const char* not_preloaded = "not preloaded";
+constexpr const char* preload_it =
+    "nothing is delivered: add jobq to shared_preload_libraries and restart the server";
+
+const char* explain_no_launcher() {
+    return RecoveryInProgress() ? "this server is a standby: it delivers once promoted"
+                                : "started again within a second; if not, there was no worker slot "
+                                  "for it: raise max_worker_processes";
+}
+
 void put_launcher(pg::RowSink& rows) {
     auto launcher = shared::launcher();
     Line line{.component = "launcher",
@@ -62,9 +73,7 @@ void put_launcher(pg::RowSink& rows) {
               .state = launcher.pid != 0 ? "running" : "not running",
               .since = launcher.since};
     if (launcher.pid == 0)
-        line.message = RecoveryInProgress() ? "this server is a standby: it delivers once promoted"
-                                            : "started again within a second; if not, there was no "
-                                              "worker slot for it: raise max_worker_processes";
+        line.message = explain_no_launcher();
     put(rows, line);
 }
 
@@ -87,6 +96,12 @@ std::string explain(const View& slot) {
     }
 }
 
+const char* explain_no_slot() {
+    return shared::launcher().pid == 0 ? "waits for the launcher"
+                                       : "the launcher has not found this database yet, or leaves "
+                                         "it alone because it is a template";
+}
+
 void put_database(pg::RowSink& rows, const View& slot, const char* name) {
     std::string message = explain(slot);
     put(rows, {.component = "dispatcher",
@@ -107,6 +122,19 @@ bool sees_all() {
 
 } // namespace
 
+std::string dispatcher_status() {
+    if (!shared::preloaded())
+        return fmt::format("{}: {}", not_preloaded, preload_it);
+    if (shared::launcher().pid == 0)
+        return fmt::format("the launcher is not running: {}", explain_no_launcher());
+    auto slot = shared::find(MyDatabaseId);
+    if (!slot)
+        return explain_no_slot();
+    std::string message = explain(*slot);
+    return message.empty() ? shared::name_of(slot->state)
+                           : fmt::format("{}: {}", shared::name_of(slot->state), message);
+}
+
 } // namespace jobq::worker
 
 namespace {
@@ -123,11 +151,7 @@ JOBQ_FUNCTION(jobq_status) {
     using namespace worker;
     pg::RowSink rows(call);
     if (!shared::preloaded()) {
-        put(rows,
-            {.component = "library",
-             .state = "not preloaded",
-             .message = "nothing is delivered: add jobq to shared_preload_libraries and restart "
-                        "the server"});
+        put(rows, {.component = "library", .state = not_preloaded, .message = preload_it});
         return call.return_null();
     }
     put_launcher(rows);
@@ -146,9 +170,6 @@ JOBQ_FUNCTION(jobq_status) {
         put(rows, {.component = "dispatcher",
                    .database = name_of_database(MyDatabaseId),
                    .state = "unknown",
-                   .message = shared::launcher().pid == 0
-                                  ? "waits for the launcher"
-                                  : "the launcher has not found this database yet, or leaves it "
-                                    "alone because it is a template"});
+                   .message = explain_no_slot()});
     return call.return_null();
 }
