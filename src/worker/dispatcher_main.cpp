@@ -10,7 +10,9 @@
 
 #include "pg/settings.hpp"
 #include "pg/spi.hpp"
+#include "pg/wait_event.hpp"
 #include "pg/xact.hpp"
+#include "worker/activity.hpp"
 #include "worker/deliveries.hpp"
 #include "worker/dispatcher_main.hpp"
 #include "worker/shared.hpp"
@@ -193,25 +195,26 @@ public:
     Waiter(const Waiter&) = delete;
     Waiter& operator=(const Waiter&) = delete;
 
+    void wait_for_latch(TimestampTz until) {
+        guarded([&] {
+            long timeout = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until);
+            WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, timeout,
+                      wait_event_);
+        });
+    }
+
     void wait_until(TimestampTz at) {
         guarded([&] {
             WaitEvent event;
             long timeout = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), at);
-            WaitEventSetWait(set_, timeout, &event, 1, PG_WAIT_EXTENSION);
+            WaitEventSetWait(set_, timeout, &event, 1, wait_event_);
         });
     }
 
 private:
     WaitEventSet* set_;
+    uint32 wait_event_ = pg::wait_event("JobqDispatcherMain");
 };
-
-void wait_for_latch(TimestampTz until) {
-    guarded([&] {
-        long timeout = TimestampDifferenceMilliseconds(GetCurrentTimestamp(), until);
-        WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH, timeout,
-                  PG_WAIT_EXTENSION);
-    });
-}
 
 class Dispatcher {
 public:
@@ -231,6 +234,8 @@ private:
     Oid extension_;
     Deliveries deliveries_;
     Waiter waiter_;
+    Activity activity_;
+    std::size_t in_flight_ = 0; // as told of
     // What is to be passed on, and is kept until work() has returned.
     Deliveries::Woken woken_{.queues = {}, .settings = true, .scan_all = true};
     bool look_at_extension_ = false;
@@ -305,9 +310,10 @@ bool Dispatcher::done() {
     errors_ = 0;
     locked_out_ = false;
     tell(deliveries_.state(), deliveries_.trouble());
-    shared::in_flight(deliveries_.in_flight());
+    in_flight_ = deliveries_.in_flight();
+    shared::in_flight(in_flight_);
 
-    if (draining_ && deliveries_.in_flight() == 0) {
+    if (draining_ && in_flight_ == 0) {
         give_back();
         return true;
     }
@@ -381,16 +387,18 @@ void Dispatcher::give_back() {
 }
 
 void Dispatcher::sleep() {
+    TimestampTz show_at = activity_.show(draining_ ? shared::State::draining : state_, in_flight_);
     // Somewhere below, a wait for a lock may have reset the latch that told of these.
     if (shared::mail_waiting() || ConfigReloadPending || (told_to_end && !draining_))
         return;
     if (notifyInterruptPending && errors_ == 0)
         return;
     TimestampTz until = errors_ > 0 ? resume_at_ : std::min(next_, check_at_);
+    until = std::min(until, show_at);
     if (draining_)
         until = std::min(until, drain_until_);
     if (errors_ > 0) // the sockets would not let it sleep
-        wait_for_latch(until);
+        waiter_.wait_for_latch(until);
     else
         waiter_.wait_until(until);
 }
