@@ -16,6 +16,7 @@
 #include "worker/deliveries.hpp"
 #include "worker/dispatcher_main.hpp"
 #include "worker/shared.hpp"
+#include "worker/test_mail.hpp"
 
 extern "C" {
 #include "commands/async.h"
@@ -274,6 +275,8 @@ bool Dispatcher::done() {
             ProcessConfigFile(PGC_SIGHUP);
         }
     });
+    // First: the settings that were committed before it came are in the mail then.
+    auto test = test_mail::waiting();
     auto mail = shared::take();
     woken_.queues.merge(mail.wakeup.queues);
     woken_.settings |= mail.wakeup.settings;
@@ -312,6 +315,8 @@ bool Dispatcher::done() {
     tell(deliveries_.state(), deliveries_.trouble());
     in_flight_ = deliveries_.in_flight();
     shared::in_flight(in_flight_);
+    if (test && !draining_ && test_mail::take(*test))
+        deliveries_.send_test(*test);
 
     if (draining_ && in_flight_ == 0) {
         give_back();
@@ -391,7 +396,7 @@ void Dispatcher::sleep() {
     // Somewhere below, a wait for a lock may have reset the latch that told of these.
     if (shared::mail_waiting() || ConfigReloadPending || (told_to_end && !draining_))
         return;
-    if (notifyInterruptPending && errors_ == 0)
+    if (errors_ == 0 && (notifyInterruptPending || (test_mail::waiting() && !draining_)))
         return;
     TimestampTz until = errors_ > 0 ? resume_at_ : std::min(next_, check_at_);
     until = std::min(until, show_at);
