@@ -202,7 +202,7 @@ jobq.create_queue('new', options => '{"paused": true}')
 jobq.create_queue('new', options => '[]')
 jobq.create_queue('new', options => '{"types": {"t": {"lease": "1 s"}}}')
 jobq.alter_queue('errors', options => '{"name": "other"}')
-jobq.create_endpoint('new', 'http://127.0.0.1/', options => '{"proxy": "x"}')
+jobq.create_endpoint('new', 'http://127.0.0.1/', options => '{"nonsense": "x"}')
 jobq.alter_endpoint('errors', options => 'true')
 $$);
 

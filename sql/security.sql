@@ -148,7 +148,7 @@ SELECT jobq.complete(:'id', :attempt, '{}');
 SELECT id, attempt FROM jobq.pull('evil', 1) \gset
 SELECT jobq.cancel(:'id');
 SELECT jobq.maintain() IS NOT NULL, jobq.pause('evil'), jobq.resume('evil'), jobq.alter_queue('evil', lease => '1 min', options => '{"keep": null}');
-SELECT jobq.alter_endpoint('evil', timeout => '1 s');
+SELECT jobq.alter_endpoint('evil', timeout => '1 s', options => '{"rate": 5, "retry_waits": ["1 s"], "final_statuses": ["4xx"], "ca_file": "/ca", "proxy": "http://127.0.0.1:1"}');
 SELECT (j).state FROM (SELECT jobq.job(:'id') AS j) AS x;
 SELECT jobq.clear('evil') > 0 AS cleared;
 SELECT jobq.clear('evil', 'completed') IS NOT NULL, jobq.clear('evil_delivered') IS NOT NULL, jobq.clear('evil', 'dead') IS NOT NULL;

@@ -4,6 +4,9 @@
 
 #include "core/header.hpp"
 #include "core/names.hpp"
+#include "core/statuses.hpp"
+#include "core/text.hpp"
+#include "core/uri.hpp"
 #include "http/url.hpp"
 #include "pg/call.hpp"
 #include "pg/locks.hpp"
@@ -61,6 +64,7 @@ std::optional<int> parse_int(std::string_view text) {
 } // namespace jobq::queue
 
 using jobq::pg::Error;
+using jobq::queue::invalid;
 
 JOBQ_FUNCTION(jobq_check_name) {
     if (auto reason = jobq::core::check_name(call.text(0), call.text(1)))
@@ -76,6 +80,50 @@ JOBQ_FUNCTION(jobq_check_url) {
 
 JOBQ_FUNCTION(jobq_check_headers) {
     jobq::queue::check_headers(call.datum(0));
+    return 0;
+}
+
+// Of a file on the server, which is not looked at: a standby may have others.
+JOBQ_FUNCTION(jobq_check_path) {
+    constexpr std::size_t max_bytes = MAXPGPATH - 1;
+    const auto what = call.text(0), path = call.text(1);
+    if (!path.starts_with('/'))
+        throw invalid(fmt::format("{} must be an absolute path", what));
+    if (path.size() > max_bytes)
+        throw invalid(fmt::format("{} must not be longer than {} bytes", what, max_bytes));
+    if (jobq::core::has_control(path))
+        throw invalid(fmt::format("{} must not contain control characters", what));
+    return 0;
+}
+
+JOBQ_FUNCTION(jobq_check_proxy) {
+    constexpr std::string_view scheme = "http://";
+    const auto proxy = call.text(0);
+    if (proxy.size() < scheme.size() ||
+        pg_strncasecmp(proxy.data(), scheme.data(), scheme.size()) != 0)
+        throw invalid("proxy URL must begin with http://");
+    if (auto reason = jobq::http::check_url(proxy))
+        throw invalid("proxy " + *reason);
+    return 0;
+}
+
+JOBQ_FUNCTION(jobq_check_source) {
+    if (auto reason = jobq::core::check_uri_reference("cloudevents_source", call.text(0)))
+        throw invalid(*reason);
+    return 0;
+}
+
+JOBQ_FUNCTION(jobq_check_statuses) {
+    const auto given = jobq::pg::elements(call.datum(0), TEXTOID);
+    std::vector<std::string> items;
+    for (std::size_t i = 0; i < given.size; ++i) {
+        if (given.null(i))
+            throw Error(ERRCODE_NULL_VALUE_NOT_ALLOWED, "final_statuses must not contain nulls");
+        items.emplace_back(jobq::pg::text_of(given.values[i]));
+    }
+    const auto parsed = jobq::core::Statuses::parse(items);
+    if (const auto* reason = std::get_if<std::string>(&parsed))
+        throw invalid(*reason);
     return 0;
 }
 

@@ -25,23 +25,74 @@ CREATE TABLE jobq.endpoint (
     id int PRIMARY KEY,
     name text COLLATE "C" NOT NULL UNIQUE,
     url text NOT NULL,
+    method text NOT NULL DEFAULT 'POST',
     headers jsonb NOT NULL DEFAULT '{}',
     max_in_flight int NOT NULL DEFAULT 50,
+    min_in_flight int NOT NULL DEFAULT 1,
+    rate float8,
+    burst int NOT NULL DEFAULT 1,
     timeout interval NOT NULL DEFAULT '30 s',
     connect_timeout interval NOT NULL DEFAULT '5 s',
     keep_response int NOT NULL DEFAULT 16384,
-    enabled boolean NOT NULL DEFAULT true
+    max_attempts int,
+    retry_first interval,
+    retry_factor float8,
+    retry_longest interval,
+    retry_jitter float8,
+    retry_waits interval[],
+    final_statuses text[] NOT NULL DEFAULT '{}',
+    accept_later boolean NOT NULL DEFAULT false,
+    signed boolean NOT NULL DEFAULT true,
+    ca_file text,
+    client_cert_file text,
+    client_key_file text,
+    proxy text,
+    http_version text NOT NULL DEFAULT 'auto',
+    gzip boolean NOT NULL DEFAULT false,
+    cloudevents_source text,
+    breaker_failures int NOT NULL DEFAULT 10,
+    breaker_window interval NOT NULL DEFAULT '1 min',
+    breaker_first interval NOT NULL DEFAULT '5 s',
+    breaker_longest interval NOT NULL DEFAULT '5 min',
+    enabled boolean NOT NULL DEFAULT true,
+    disabled_reason text
 );
 CREATE SEQUENCE jobq.endpoint_id_seq AS int OWNED BY jobq.endpoint.id;
 ALTER TABLE jobq.endpoint ALTER COLUMN id SET DEFAULT pg_catalog.nextval('jobq.endpoint_id_seq');
 
 COMMENT ON TABLE jobq.endpoint IS 'Webhooks that jobs are delivered to, a row each. Changes take effect at once, after commit.';
+COMMENT ON COLUMN jobq.endpoint.url IS 'http or https, without user name and password';
+COMMENT ON COLUMN jobq.endpoint.method IS 'POST, PUT, PATCH, DELETE or GET';
 COMMENT ON COLUMN jobq.endpoint.headers IS 'request headers, a JSON object of strings';
 COMMENT ON COLUMN jobq.endpoint.max_in_flight IS 'requests under way at once, 1 to 100000';
+COMMENT ON COLUMN jobq.endpoint.min_in_flight IS 'the number under way at once grows up to max_in_flight while the endpoint answers well, and shrinks down to this while it does not; 1 to max_in_flight';
+COMMENT ON COLUMN jobq.endpoint.rate IS 'requests a second, on average, 0.0001 to 1000000; NULL: no limit';
+COMMENT ON COLUMN jobq.endpoint.burst IS 'requests that may leave at once after a pause, where there is a rate; 1 to 100000';
 COMMENT ON COLUMN jobq.endpoint.timeout IS 'longest duration of a request, connecting included; 1 ms to 1 hour';
 COMMENT ON COLUMN jobq.endpoint.connect_timeout IS 'longest wait for a connection, name lookup and TLS included; 1 ms to 1 hour';
 COMMENT ON COLUMN jobq.endpoint.keep_response IS 'bytes of a response body that are kept, 0 to 1048576; a JSON result longer than this is not read as JSON';
+COMMENT ON COLUMN jobq.endpoint.max_attempts IS 'failed attempts after which a job is dead, 1 to 10000; NULL: the queue''s, or, with retry_waits, one more than there are waits';
+COMMENT ON COLUMN jobq.endpoint.retry_first IS 'wait after the first failure, as jobq.queue.retry_first; NULL: the queue''s';
+COMMENT ON COLUMN jobq.endpoint.retry_factor IS 'growth of the wait from failure to failure, 1 to 100; NULL: the queue''s';
+COMMENT ON COLUMN jobq.endpoint.retry_longest IS 'longest wait, before jitter; at most 1 year; NULL: the queue''s';
+COMMENT ON COLUMN jobq.endpoint.retry_jitter IS 'a wait is multiplied by a random number within 1 - retry_jitter and 1 + retry_jitter; 0 to 1; NULL: the queue''s';
+COMMENT ON COLUMN jobq.endpoint.retry_waits IS 'waits written out instead of retry_first, retry_factor and retry_longest: after the nth failure the nth, after later ones the last; 1 to 100 of them, each up to 1 year';
+COMMENT ON COLUMN jobq.endpoint.final_statuses IS 'status codes that end a job at once, as 404 or 4xx; 4xx does not cover 408, 425 and 429';
+COMMENT ON COLUMN jobq.endpoint.accept_later IS 'true: after an answer 202 the job goes on until jobq.complete or jobq.fail is called with the attempt that was sent, or the queue''s lease ends';
+COMMENT ON COLUMN jobq.endpoint.signed IS 'true: requests are signed as Standard Webhooks has it';
+COMMENT ON COLUMN jobq.endpoint.ca_file IS 'PEM file on the server with the CAs that are trusted here, an absolute path; NULL: the system''s';
+COMMENT ON COLUMN jobq.endpoint.client_cert_file IS 'PEM file on the server with the certificate that is shown to the receiver, an absolute path';
+COMMENT ON COLUMN jobq.endpoint.client_key_file IS 'PEM file on the server with the key of client_cert_file, an absolute path; NULL: it stands in client_cert_file';
+COMMENT ON COLUMN jobq.endpoint.proxy IS 'http:// URL of a proxy, without user name and password; NULL: none';
+COMMENT ON COLUMN jobq.endpoint.http_version IS 'auto (HTTP/2 where the receiver offers it over TLS), 1.1 or 2';
+COMMENT ON COLUMN jobq.endpoint.gzip IS 'true: bodies are sent compressed';
+COMMENT ON COLUMN jobq.endpoint.cloudevents_source IS 'a URI reference: requests carry CloudEvents 1.0 headers with this source; NULL: they do not';
+COMMENT ON COLUMN jobq.endpoint.breaker_failures IS 'failures within breaker_window after which requests stop for a while, 0 to 10000; 0: never';
+COMMENT ON COLUMN jobq.endpoint.breaker_window IS 'how long a failure counts, 1 s to 1 day';
+COMMENT ON COLUMN jobq.endpoint.breaker_first IS 'how long requests stop at first; twice as long each time that the next one fails too, 1 s to 1 day';
+COMMENT ON COLUMN jobq.endpoint.breaker_longest IS 'longest stop, breaker_first to 1 day';
 COMMENT ON COLUMN jobq.endpoint.enabled IS 'false: its jobs wait';
+COMMENT ON COLUMN jobq.endpoint.disabled_reason IS 'why the dispatcher has disabled it; NULL while it is enabled, and where somebody else disabled it';
 
 CREATE FUNCTION jobq.this_database() RETURNS text
     LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'jobq_this_database';
@@ -89,6 +140,14 @@ CREATE FUNCTION jobq.check_url(url text) RETURNS void
     LANGUAGE c IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'jobq_check_url';
 CREATE FUNCTION jobq.check_headers(headers jsonb) RETURNS void
     LANGUAGE c IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'jobq_check_headers';
+CREATE FUNCTION jobq.check_statuses(statuses text[]) RETURNS void
+    LANGUAGE c IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'jobq_check_statuses';
+CREATE FUNCTION jobq.check_path(what text, path text) RETURNS void
+    LANGUAGE c IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'jobq_check_path';
+CREATE FUNCTION jobq.check_proxy(proxy text) RETURNS void
+    LANGUAGE c IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'jobq_check_proxy';
+CREATE FUNCTION jobq.check_source(cloudevents_source text) RETURNS void
+    LANGUAGE c IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'jobq_check_source';
 
 -- Locks the name of a queue or an endpoint until the end of the transaction: shared by who makes jobs for it,
 -- exclusive for who drops or renames it. So these wait for each other, and for nobody else.
@@ -140,6 +199,28 @@ BEGIN
     SELECT key INTO bad FROM jsonb_each(object) WHERE value = 'null' AND key = ANY (needed) LIMIT 1;
     IF FOUND THEN
         RAISE null_value_not_allowed USING MESSAGE = format('"%s" in %s must not be null', bad, what);
+    END IF;
+END $$;
+
+CREATE FUNCTION jobq.check_choice(name text, value text, choices text[]) RETURNS void
+    LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF value <> ALL (choices) THEN
+        RAISE invalid_parameter_value USING MESSAGE = format('%s must be one of %s', name, array_to_string(choices, ', '));
+    END IF;
+END $$;
+
+-- Error 22004 for a null in a column that may not be null. Before the constraint does so, whose DETAIL prints the row.
+CREATE FUNCTION jobq.check_nulls(settings regclass, made jsonb) RETURNS void
+    LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    bad text;
+BEGIN
+    SELECT a.attname INTO bad FROM pg_attribute AS a
+        WHERE a.attrelid = settings AND a.attnum > 0 AND a.attnotnull AND made -> a.attname::text = 'null'
+        ORDER BY a.attnum LIMIT 1;
+    IF FOUND THEN
+        RAISE null_value_not_allowed USING MESSAGE = format('%s must not be null', bad);
     END IF;
 END $$;
 
@@ -255,13 +336,51 @@ BEGIN
         END IF;
         RETURN OLD;
     END IF;
+    PERFORM jobq.check_nulls('jobq.endpoint', to_jsonb(NEW));
     PERFORM jobq.check_name('endpoint', NEW.name),
             jobq.check_url(NEW.url),
+            jobq.check_choice('method', NEW.method, '{POST,PUT,PATCH,DELETE,GET}'),
             jobq.check_headers(NEW.headers),
             jobq.check_number('max_in_flight', NEW.max_in_flight, 1, 100000),
+            jobq.check_number('min_in_flight', NEW.min_in_flight, 1, 100000),
+            jobq.check_number('rate', NEW.rate::numeric, 0.0001, 1000000),
+            jobq.check_number('burst', NEW.burst, 1, 100000),
             jobq.check_interval('timeout', NEW.timeout, '1 ms', '1 h'),
             jobq.check_interval('connect_timeout', NEW.connect_timeout, '1 ms', '1 h'),
-            jobq.check_number('keep_response', NEW.keep_response, 0, 1048576);
+            jobq.check_number('keep_response', NEW.keep_response, 0, 1048576),
+            jobq.check_retry_settings(NEW.max_attempts, NEW.retry_first, NEW.retry_factor,
+                                      NEW.retry_longest, NEW.retry_jitter),
+            jobq.check_statuses(NEW.final_statuses),
+            jobq.check_path('ca_file', NEW.ca_file),
+            jobq.check_path('client_cert_file', NEW.client_cert_file),
+            jobq.check_path('client_key_file', NEW.client_key_file),
+            jobq.check_proxy(NEW.proxy),
+            jobq.check_choice('http_version', NEW.http_version, '{auto,1.1,2}'),
+            jobq.check_source(NEW.cloudevents_source),
+            jobq.check_number('breaker_failures', NEW.breaker_failures, 0, 10000),
+            jobq.check_interval('breaker_window', NEW.breaker_window, '1 s', '1 day'),
+            jobq.check_interval('breaker_first', NEW.breaker_first, '1 s', '1 day'),
+            jobq.check_interval('breaker_longest', NEW.breaker_longest, '1 s', '1 day');
+    IF NEW.min_in_flight > NEW.max_in_flight THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'min_in_flight must not be greater than max_in_flight';
+    END IF;
+    IF NEW.breaker_first > NEW.breaker_longest THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'breaker_first must not be longer than breaker_longest';
+    END IF;
+    IF cardinality(NEW.retry_waits) NOT BETWEEN 1 AND 100 OR array_ndims(NEW.retry_waits) > 1 THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'retry_waits must be a list of 1 to 100 intervals',
+            HINT = 'NULL means no list: waits that grow by retry_factor.';
+    END IF;
+    IF array_position(NEW.retry_waits, NULL) IS NOT NULL THEN
+        RAISE null_value_not_allowed USING MESSAGE = 'retry_waits must not contain nulls';
+    END IF;
+    PERFORM jobq.check_interval('each of retry_waits', w, '0 s', '1 year') FROM unnest(NEW.retry_waits) AS w;
+    IF NEW.client_key_file IS NOT NULL AND NEW.client_cert_file IS NULL THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'client_key_file must not be set without client_cert_file';
+    END IF;
+    IF NEW.enabled THEN
+        NEW.disabled_reason := NULL;
+    END IF;
     IF TG_OP = 'UPDATE' AND NEW.id <> OLD.id THEN
         RAISE invalid_parameter_value USING MESSAGE = 'the id of an endpoint cannot be changed';
     END IF;

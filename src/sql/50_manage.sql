@@ -162,6 +162,17 @@ COMMENT ON FUNCTION jobq.drop_queue IS
 Errors: 42704 unknown queue, 55006 it still has jobs, 0A000 not READ COMMITTED.
 Example: SELECT jobq.drop_queue(''emails'', force => true);';
 
+-- The settings of an endpoint that options may name: its columns, in their order. Those that may not be null come
+-- as needed too.
+CREATE FUNCTION jobq.endpoint_settings(OUT known text[], OUT needed text[])
+    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT array_agg(a.attname::text ORDER BY a.attnum), array_agg(a.attname::text ORDER BY a.attnum) FILTER (WHERE a.attnotnull)
+    FROM pg_attribute AS a
+    WHERE a.attrelid = 'jobq.endpoint'::regclass AND a.attnum > 0 AND NOT a.attisdropped
+      AND a.attname <> ALL ('{id,name,disabled_reason}');
+$$;
+
+-- An endpoint's row with the settings given laid over it.
 CREATE FUNCTION jobq.endpoint_with(base jobq.endpoint, url text, max_in_flight int, timeout interval, headers jsonb, options jsonb) RETURNS jobq.endpoint
     LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -170,15 +181,22 @@ DECLARE
         || CASE WHEN headers IS NULL THEN '{}' ELSE jsonb_build_object('headers', headers) END;
 BEGIN
     IF options IS NOT NULL THEN
-        PERFORM jobq.check_keys('options', options,
-            '{url,headers,max_in_flight,timeout,connect_timeout,keep_response,enabled}',
-            '{url,headers,max_in_flight,timeout,connect_timeout,keep_response,enabled}');
+        PERFORM jobq.check_keys('options', options, s.known, s.needed) FROM jobq.endpoint_settings() AS s;
         settings := options || settings;
     END IF;
     IF settings->'headers' = 'null' THEN
         RAISE invalid_parameter_value USING MESSAGE = 'headers must be a JSON object of strings';
     END IF;
     RETURN jsonb_populate_record(base, settings);
+END $$;
+
+CREATE FUNCTION jobq.write_endpoint(made jobq.endpoint) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    EXECUTE (SELECT format('UPDATE jobq.endpoint AS e SET %s WHERE e.id = ($1).id',
+                           string_agg(format('%1$I = ($1).%1$I', setting), ', '))
+             FROM unnest((SELECT s.known FROM jobq.endpoint_settings() AS s)) AS setting)
+        USING made;
 END $$;
 
 CREATE FUNCTION jobq.create_endpoint(
@@ -199,35 +217,25 @@ BEGIN
         END IF;
         RAISE duplicate_object USING MESSAGE = format('endpoint "%s" already exists', endpoint);
     END IF;
-    made := jobq.endpoint_with(made, url, max_in_flight, timeout, headers, options);
-    UPDATE jobq.endpoint AS e
-        SET (url, headers, max_in_flight, timeout, connect_timeout, keep_response, enabled)
-          = (made.url, made.headers, made.max_in_flight, made.timeout, made.connect_timeout, made.keep_response, made.enabled)
-        WHERE e.id = made.id;
+    PERFORM jobq.write_endpoint(jobq.endpoint_with(made, url, max_in_flight, timeout, headers, options));
 END $$;
 COMMENT ON FUNCTION jobq.create_endpoint IS
-'Creates an endpoint: where jobs are POSTed to.
-url: http or https, no credentials. NULL settings take their defaults: max_in_flight 50, timeout 30 s, no headers. options: any setting by its column name in jobq.endpoint: connect_timeout, keep_response, enabled.
-Errors: 42710 exists already, 22023 bad URL, header, value or unknown key.
-Example: SELECT jobq.create_endpoint(''mailer'', ''https://mail.example.com/hook'', max_in_flight => 20);';
+'Creates an endpoint, where jobs are sent to.
+url: http or https, no credentials. NULL settings take their defaults: max_in_flight 50, timeout 30 s, no headers. options: any setting by its column name in jobq.endpoint, \d+ of which says what they mean: method, min_in_flight, rate, burst, connect_timeout, keep_response, max_attempts, retry_first, retry_factor, retry_longest, retry_jitter, retry_waits, final_statuses, accept_later, signed, ca_file, client_cert_file, client_key_file, proxy, http_version, gzip, cloudevents_source, breaker_failures, breaker_window, breaker_first, breaker_longest, enabled.
+Errors: 42710 exists already, 22023 bad URL, header, value or unknown key, 22004 null where there must be a value.
+Example: SELECT jobq.create_endpoint(''mailer'', ''https://mail.example.com/hook'', max_in_flight => 20, options => ''{"rate": 10, "final_statuses": ["404"], "retry_waits": ["5 s", "5 min", "1 h"]}'');';
 
 CREATE FUNCTION jobq.alter_endpoint(
     endpoint text, url text DEFAULT NULL, max_in_flight int DEFAULT NULL, timeout interval DEFAULT NULL,
     headers jsonb DEFAULT NULL, options jsonb DEFAULT NULL) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    made jobq.endpoint;
 BEGIN
     PERFORM FROM jobq.endpoint AS e WHERE e.name = alter_endpoint.endpoint FOR UPDATE;
-    made := jobq.endpoint_with(jobq.endpoint_named(endpoint), url, max_in_flight, timeout, headers, options);
-    UPDATE jobq.endpoint AS e
-        SET (url, headers, max_in_flight, timeout, connect_timeout, keep_response, enabled)
-          = (made.url, made.headers, made.max_in_flight, made.timeout, made.connect_timeout, made.keep_response, made.enabled)
-        WHERE e.id = made.id;
+    PERFORM jobq.write_endpoint(jobq.endpoint_with(jobq.endpoint_named(endpoint), url, max_in_flight, timeout, headers, options));
 END $$;
 COMMENT ON FUNCTION jobq.alter_endpoint IS
-'Changes settings of an endpoint; what is NULL or not named stays. Takes effect after commit; requests under way end as they began.
-Errors: 42704 unknown endpoint, 22023 bad value or unknown key.
+'Changes settings of an endpoint; what is NULL or not named stays. options as in jobq.create_endpoint; a null there unsets what may be unset: {"rate": null} lifts the limit, {"retry_waits": null} and the like go back to the queue''s. {"enabled": true} switches one on again that its receiver has disabled by an answer 410. Takes effect after commit; requests under way end as they began.
+Errors: 42704 unknown endpoint, 22023 bad value or unknown key, 22004 null where there must be a value.
 Example: SELECT jobq.alter_endpoint(''mailer'', timeout => ''5 s'');';
 
 CREATE FUNCTION jobq.drop_endpoint(endpoint text, if_exists boolean DEFAULT false) RETURNS void
