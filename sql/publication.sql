@@ -16,6 +16,7 @@ WHERE c.relnamespace = 'jobq'::regnamespace AND c.relkind IN ('r', 'p')
 SELECT jobq.create_endpoint('publication', 'http://127.0.0.1:1/', options => '{"enabled": false}');
 SELECT jobq.create_queue('publication'), jobq.create_queue('publication_forgets', keep => '0');
 SELECT jobq.alter_queue('publication', max_attempts => 2), jobq.alter_endpoint('publication', timeout => '1 s');
+SELECT jobq.rotate_secret('publication') IS NOT NULL, jobq.rotate_secret('publication', '0') IS NOT NULL AS rotated;
 SELECT jobq.pause('publication'), jobq.resume('publication'), jobq.adopt();
 SELECT jobq.push('publication', '1') IS NOT NULL AS pushed, jobq.push_bytes('publication', '\x00') IS NOT NULL AS bytes;
 SELECT count(*) FROM jobq.push_many('publication', '{2, 3, 4, 5, 6, 7}', unique_keys => '{a, a, b, b, NULL, NULL}');

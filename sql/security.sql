@@ -36,6 +36,8 @@ SELECT test.refused($$SELECT jobq.wake(1, 'security')$$);
 SELECT test.refused($$SELECT jobq.adopt()$$);
 SELECT test.refused($$SELECT * FROM jobq.job$$);
 SELECT test.refused($$SELECT * FROM jobq.endpoint$$);
+SELECT test.refused($$SELECT * FROM jobq.secret$$);
+SELECT test.refused($$SELECT jobq.secrets('security')$$);
 SELECT test.refused($$SET jobq.max_payload = 1$$);
 CREATE TEMP TABLE mine (id int);
 SELECT test.refused($$CREATE TRIGGER t AFTER INSERT ON mine FOR EACH ROW EXECUTE FUNCTION jobq.push_row('security')$$);
@@ -149,6 +151,7 @@ SELECT id, attempt FROM jobq.pull('evil', 1) \gset
 SELECT jobq.cancel(:'id');
 SELECT jobq.maintain() IS NOT NULL, jobq.pause('evil'), jobq.resume('evil'), jobq.alter_queue('evil', lease => '1 min', options => '{"keep": null}');
 SELECT jobq.alter_endpoint('evil', timeout => '1 s', options => '{"rate": 5, "retry_waits": ["1 s"], "final_statuses": ["4xx"], "ca_file": "/ca", "proxy": "http://127.0.0.1:1"}');
+SELECT jobq.rotate_secret('evil') IS NOT NULL, jobq.rotate_secret('evil', '0') IS NOT NULL, (jobq.secrets('evil')).secret IS NOT NULL;
 SELECT (j).state FROM (SELECT jobq.job(:'id') AS j) AS x;
 SELECT jobq.clear('evil') > 0 AS cleared;
 SELECT jobq.clear('evil', 'completed') IS NOT NULL, jobq.clear('evil_delivered') IS NOT NULL, jobq.clear('evil', 'dead') IS NOT NULL;

@@ -4,6 +4,7 @@
 
 #include "core/header.hpp"
 #include "core/names.hpp"
+#include "core/signature.hpp"
 #include "core/statuses.hpp"
 #include "core/text.hpp"
 #include "core/uri.hpp"
@@ -125,6 +126,17 @@ JOBQ_FUNCTION(jobq_check_statuses) {
     if (const auto* reason = std::get_if<std::string>(&parsed))
         throw invalid(*reason);
     return 0;
+}
+
+JOBQ_FUNCTION(jobq_check_secret) {
+    if (auto reason = jobq::core::check_secret(call.text(0)))
+        throw invalid(*reason);
+    return 0;
+}
+
+JOBQ_FUNCTION(jobq_new_secret) {
+    const auto secret = jobq::core::new_secret();
+    return jobq::pg::param(std::string_view(secret)).value;
 }
 
 JOBQ_FUNCTION(jobq_lock_name) {

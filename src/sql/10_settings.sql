@@ -79,7 +79,7 @@ COMMENT ON COLUMN jobq.endpoint.retry_jitter IS 'a wait is multiplied by a rando
 COMMENT ON COLUMN jobq.endpoint.retry_waits IS 'waits written out instead of retry_first, retry_factor and retry_longest: after the nth failure the nth, after later ones the last; 1 to 100 of them, each up to 1 year';
 COMMENT ON COLUMN jobq.endpoint.final_statuses IS 'status codes that end a job at once, as 404 or 4xx; 4xx does not cover 408, 425 and 429';
 COMMENT ON COLUMN jobq.endpoint.accept_later IS 'true: after an answer 202 the job goes on until jobq.complete or jobq.fail is called with the attempt that was sent, or the queue''s lease ends';
-COMMENT ON COLUMN jobq.endpoint.signed IS 'true: requests are signed as Standard Webhooks has it';
+COMMENT ON COLUMN jobq.endpoint.signed IS 'true: requests are signed with the endpoint''s secrets, as Standard Webhooks has it; see jobq.secrets';
 COMMENT ON COLUMN jobq.endpoint.ca_file IS 'PEM file on the server with the CAs that are trusted here, an absolute path; NULL: the system''s';
 COMMENT ON COLUMN jobq.endpoint.client_cert_file IS 'PEM file on the server with the certificate that is shown to the receiver, an absolute path';
 COMMENT ON COLUMN jobq.endpoint.client_key_file IS 'PEM file on the server with the key of client_cert_file, an absolute path; NULL: it stands in client_cert_file';
@@ -93,6 +93,21 @@ COMMENT ON COLUMN jobq.endpoint.breaker_first IS 'how long requests stop at firs
 COMMENT ON COLUMN jobq.endpoint.breaker_longest IS 'longest stop, breaker_first to 1 day';
 COMMENT ON COLUMN jobq.endpoint.enabled IS 'false: its jobs wait';
 COMMENT ON COLUMN jobq.endpoint.disabled_reason IS 'why the dispatcher has disabled it; NULL while it is enabled, and where somebody else disabled it';
+
+-- No constraint but the key: the DETAIL of others prints the row, and with it the secret. What there is to check is
+-- checked by a trigger that fires AFTER: with one that fires BEFORE, or with a volatile default, COPY inserts row by
+-- row, and prints the line that it fails at.
+CREATE TABLE jobq.secret (
+    id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    endpoint_id int,
+    secret text COLLATE "C",
+    created_at timestamptz DEFAULT pg_catalog.now(),
+    expires_at timestamptz
+);
+CREATE INDEX secret_endpoint ON jobq.secret (endpoint_id);
+COMMENT ON TABLE jobq.secret IS 'What requests to an endpoint are signed with, as text: whoever can read a dump of the database can read them. Use jobq.secrets and jobq.rotate_secret.';
+COMMENT ON COLUMN jobq.secret.secret IS 'whsec_ and the base64 of the key''s 24 to 64 bytes';
+COMMENT ON COLUMN jobq.secret.expires_at IS 'when requests are no longer signed with it; NULL: not before the next rotation';
 
 CREATE FUNCTION jobq.this_database() RETURNS text
     LANGUAGE c STABLE AS 'MODULE_PATHNAME', 'jobq_this_database';
@@ -148,6 +163,10 @@ CREATE FUNCTION jobq.check_proxy(proxy text) RETURNS void
     LANGUAGE c IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'jobq_check_proxy';
 CREATE FUNCTION jobq.check_source(cloudevents_source text) RETURNS void
     LANGUAGE c IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'jobq_check_source';
+CREATE FUNCTION jobq.check_secret(secret text) RETURNS void
+    LANGUAGE c IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'jobq_check_secret';
+CREATE FUNCTION jobq.new_secret() RETURNS text
+    LANGUAGE c VOLATILE AS 'MODULE_PATHNAME', 'jobq_new_secret';
 
 -- Locks the name of a queue or an endpoint until the end of the transaction: shared by who makes jobs for it,
 -- exclusive for who drops or renames it. So these wait for each other, and for nobody else.
@@ -334,6 +353,7 @@ BEGIN
             RAISE object_in_use USING MESSAGE = format('endpoint "%s" is used by queue "%s"', OLD.name, queue),
                 HINT = 'Give the queue another endpoint, or other routes, with jobq.alter_queue, or drop it.';
         END IF;
+        DELETE FROM jobq.secret AS s WHERE s.endpoint_id = OLD.id;
         RETURN OLD;
     END IF;
     PERFORM jobq.check_nulls('jobq.endpoint', to_jsonb(NEW));
@@ -390,6 +410,39 @@ BEGIN
     RETURN NEW;
 END $$;
 
+-- The endpoint need not exist on INSERT: see check_queue. No message says the secret, nor may one that is raised in here.
+CREATE FUNCTION jobq.check_secret_row() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    most CONSTANT int := 10;
+    same int;
+    in_use int;
+    named text;
+BEGIN
+    IF NEW.endpoint_id IS NULL OR NEW.secret IS NULL OR NEW.created_at IS NULL THEN
+        RAISE null_value_not_allowed USING MESSAGE = format('%s must not be null',
+            CASE WHEN NEW.endpoint_id IS NULL THEN 'endpoint_id' WHEN NEW.secret IS NULL THEN 'secret' ELSE 'created_at' END);
+    END IF;
+    PERFORM jobq.check_secret(NEW.secret);
+    IF TG_OP = 'UPDATE' AND NEW.endpoint_id IS DISTINCT FROM OLD.endpoint_id THEN
+        RAISE invalid_parameter_value USING MESSAGE = 'a secret cannot be given to another endpoint';
+    END IF;
+    SELECT count(*) FILTER (WHERE s.secret = NEW.secret),
+           count(*) FILTER (WHERE s.expires_at IS NULL OR s.expires_at > clock_timestamp()),
+           coalesce((SELECT format('"%s"', e.name) FROM jobq.endpoint AS e WHERE e.id = NEW.endpoint_id), NEW.endpoint_id::text)
+        INTO same, in_use, named
+        FROM jobq.secret AS s WHERE s.endpoint_id = NEW.endpoint_id;
+    IF same > 1 THEN
+        RAISE unique_violation USING MESSAGE = format('endpoint %s has this secret already', named);
+    END IF;
+    IF in_use > most THEN
+        RAISE program_limit_exceeded USING
+            MESSAGE = format('endpoint %s must not have more than %s secrets in use', named, most),
+            HINT = 'Rotate with overlap => ''0'' to let older ones expire at once, or wait until one has.';
+    END IF;
+    RETURN NULL;
+END $$;
+
 CREATE FUNCTION jobq.settings_changed() RETURNS trigger
     LANGUAGE c AS 'MODULE_PATHNAME', 'jobq_settings_changed';
 
@@ -400,6 +453,10 @@ CREATE TRIGGER check_endpoint BEFORE INSERT OR UPDATE OR DELETE ON jobq.endpoint
 CREATE TRIGGER settings_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.queue
     FOR EACH STATEMENT EXECUTE FUNCTION jobq.settings_changed();
 CREATE TRIGGER settings_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.endpoint
+    FOR EACH STATEMENT EXECUTE FUNCTION jobq.settings_changed();
+CREATE TRIGGER check_secret AFTER INSERT OR UPDATE ON jobq.secret
+    FOR EACH ROW EXECUTE FUNCTION jobq.check_secret_row();
+CREATE TRIGGER settings_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON jobq.secret
     FOR EACH STATEMENT EXECUTE FUNCTION jobq.settings_changed();
 
 CREATE FUNCTION jobq.adopt() RETURNS void

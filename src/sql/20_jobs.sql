@@ -148,6 +148,8 @@ $$;
 -- What a dump carries. Without it the jobs would stay behind.
 SELECT pg_catalog.pg_extension_config_dump('jobq.endpoint', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.endpoint_id_seq', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.secret', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.secret_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.push_order', '');

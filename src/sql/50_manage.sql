@@ -218,9 +218,11 @@ BEGIN
         RAISE duplicate_object USING MESSAGE = format('endpoint "%s" already exists', endpoint);
     END IF;
     PERFORM jobq.write_endpoint(jobq.endpoint_with(made, url, max_in_flight, timeout, headers, options));
+    -- Also where requests are not signed: that can be switched on at any time.
+    INSERT INTO jobq.secret (endpoint_id, secret) VALUES (made.id, jobq.new_secret());
 END $$;
 COMMENT ON FUNCTION jobq.create_endpoint IS
-'Creates an endpoint, where jobs are sent to.
+'Creates an endpoint, where jobs are sent to, with a secret of its own that requests are signed with: see jobq.secrets.
 url: http or https, no credentials. NULL settings take their defaults: max_in_flight 50, timeout 30 s, no headers. options: any setting by its column name in jobq.endpoint, \d+ of which says what they mean: method, min_in_flight, rate, burst, connect_timeout, keep_response, max_attempts, retry_first, retry_factor, retry_longest, retry_jitter, retry_waits, final_statuses, accept_later, signed, ca_file, client_cert_file, client_key_file, proxy, http_version, gzip, cloudevents_source, breaker_failures, breaker_window, breaker_first, breaker_longest, enabled.
 Errors: 42710 exists already, 22023 bad URL, header, value or unknown key, 22004 null where there must be a value.
 Example: SELECT jobq.create_endpoint(''mailer'', ''https://mail.example.com/hook'', max_in_flight => 20, options => ''{"rate": 10, "final_statuses": ["404"], "retry_waits": ["5 s", "5 min", "1 h"]}'');';
@@ -270,8 +272,54 @@ BEGIN
     DELETE FROM jobq.endpoint AS e WHERE e.id = found.id;
 END $$;
 COMMENT ON FUNCTION jobq.drop_endpoint IS
-'Drops an endpoint that no queue and no waiting or dead job uses. Holds off pushes that name it in their options until it commits.
+'Drops an endpoint that no queue and no waiting or dead job uses, and its secrets. Holds off pushes that name it in their options until it commits.
 Errors: 42704 unknown endpoint, 55006 still in use, 0A000 not READ COMMITTED.';
+
+CREATE FUNCTION jobq.secrets(endpoint text) RETURNS TABLE (secret text, created_at timestamptz, expires_at timestamptz)
+    LANGUAGE plpgsql SECURITY DEFINER ROWS 1 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found jobq.endpoint := jobq.endpoint_named(endpoint);
+BEGIN
+    RETURN QUERY SELECT s.secret, s.created_at, s.expires_at FROM jobq.secret AS s
+        WHERE s.endpoint_id = found.id AND (s.expires_at IS NULL OR s.expires_at > clock_timestamp())
+        ORDER BY s.created_at DESC, s.id DESC;
+END $$;
+COMMENT ON FUNCTION jobq.secrets IS
+'The secrets that requests to an endpoint are signed with, newest first: one, and during a rotation the older ones too, until they expire. Each is whsec_ and base64, as Standard Webhooks has it: what the receiver verifies webhook-signature with. Whoever may call this can sign requests like jobq''s.
+Errors: 42704 unknown endpoint, 22004 NULL.
+Example: SELECT secret FROM jobq.secrets(''mailer'') LIMIT 1;';
+
+CREATE FUNCTION jobq.rotate_secret(endpoint text, overlap interval DEFAULT '1 day', secret text DEFAULT NULL) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    now timestamptz;
+    found jobq.endpoint;
+    made text;
+BEGIN
+    IF overlap IS NULL THEN
+        RAISE null_value_not_allowed USING MESSAGE = 'overlap must not be null';
+    END IF;
+    PERFORM jobq.check_interval('overlap', overlap, '0 s', '1 year'), jobq.check_secret(secret);
+    PERFORM FROM jobq.endpoint AS e WHERE e.name = rotate_secret.endpoint FOR NO KEY UPDATE; -- one rotation at a time
+    found := jobq.endpoint_named(endpoint);
+    now := clock_timestamp();
+    made := coalesce(secret, jobq.new_secret());
+    -- One that is there already becomes the newest again.
+    DELETE FROM jobq.secret AS s WHERE s.endpoint_id = found.id AND (s.secret = made OR s.expires_at <= now);
+    IF overlap = '0' THEN
+        DELETE FROM jobq.secret AS s WHERE s.endpoint_id = found.id;
+    ELSE
+        UPDATE jobq.secret AS s SET expires_at = now + overlap
+            WHERE s.endpoint_id = found.id AND (s.expires_at IS NULL OR s.expires_at > now + overlap);
+    END IF;
+    INSERT INTO jobq.secret (endpoint_id, secret, created_at) VALUES (found.id, made, now);
+    RETURN made;
+END $$;
+COMMENT ON FUNCTION jobq.rotate_secret IS
+'Gives an endpoint a new secret and returns it. Requests are signed with the older ones too until overlap is over (0 to 1 year; 0: no longer), so that the receiver can be told meanwhile; what would have expired sooner still does. Takes effect after commit.
+secret: one from elsewhere instead of a new one, for moving here from another sender: whsec_ and the base64 of 24 to 64 bytes. A literal in a statement can be read in pg_stat_activity, in the server''s log and in the client''s history: give it as a parameter, and rather let one be made. One that the endpoint has already becomes its newest again.
+Errors: 42704 unknown endpoint, 22004 NULL, 22023 bad overlap or secret, 54000 more than 10 in use.
+Example: SELECT jobq.rotate_secret(''mailer'', overlap => ''2 days'');';
 
 CREATE FUNCTION jobq.pause(queue text) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
