@@ -238,7 +238,7 @@ private:
     Activity activity_;
     std::size_t in_flight_ = 0; // as told of
     // What is to be passed on, and is kept until work() has returned.
-    Deliveries::Woken woken_{.queues = {}, .settings = true, .scan_all = true};
+    Deliveries::Woken woken_{.streams = {}, .settings = true, .scan_all = true};
     bool look_at_extension_ = false;
     bool draining_ = false;
     TimestampTz drain_until_ = 0, check_at_ = 0, next_ = 0, resume_at_ = 0;
@@ -278,7 +278,7 @@ bool Dispatcher::done() {
     // First: the settings that were committed before it came are in the mail then.
     auto test = test_mail::waiting();
     auto mail = shared::take();
-    woken_.queues.merge(mail.wakeup.queues);
+    woken_.streams.merge(mail.wakeup.streams);
     woken_.settings |= mail.wakeup.settings;
     woken_.scan_all |= mail.wakeup.scan_all;
     look_at_extension_ |= mail.wakeup.extension;
