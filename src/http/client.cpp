@@ -43,10 +43,11 @@ Library::~Library() {
 // every transfer, so that none is ever lost for want of memory.
 struct Client::Impl {
     // The first transfer is made at once: it shows whether this libcurl can do what is needed.
-    explicit Impl(const Options& o) : options(o), names(curl_share_init()) {
-        if (!names)
+    explicit Impl(const Options& options)
+        : common{.options = options, .allowed = {}, .names = Share(curl_share_init())} {
+        if (!common.names)
             throw std::bad_alloc();
-        curl_share_setopt(names.get(), CURLSHOPT_SHARE, CURL_LOCK_DATA_DNS);
+        curl_share_setopt(common.names.get(), CURLSHOPT_SHARE, CURL_LOCK_DATA_DNS);
         idle_transfer();
     }
     ~Impl() {
@@ -68,9 +69,8 @@ struct Client::Impl {
     template <class Condition>
     bool cancel_if(Condition condition) noexcept;
 
-    Options options;
+    Common common;
     Poller poller;
-    Share names; // looked up for one lane, known to all
     std::map<std::string, Host, std::less<>> hosts;
     std::vector<std::unique_ptr<Transfer>> transfers;
     std::vector<Transfer*> idle, running, ended;
@@ -86,7 +86,7 @@ Transfer& Client::Impl::idle_transfer() {
                 list->reserve(room);
             transfers.reserve(room);
         }
-        transfers.push_back(std::make_unique<Transfer>(options, names.get()));
+        transfers.push_back(std::make_unique<Transfer>(common));
         idle.push_back(transfers.back().get());
     }
     return *idle.back();
@@ -104,10 +104,11 @@ Lane& Client::Impl::lane_with_room() {
         if (lane->requests < lane_requests)
             return *lane;
     // So many that options.connections is what all of them keep.
-    const long most = std::max(1L, (options.connections + lane_connections - 1) / lane_connections);
+    const long most =
+        std::max(1L, (common.options.connections + lane_connections - 1) / lane_connections);
     if (static_cast<long>(lanes.size()) < most) {
         lanes.push_back(std::make_unique<Lane>(poller, static_cast<std::uint32_t>(lanes.size()),
-                                               std::max(1L, options.connections / most)));
+                                               std::max(1L, common.options.connections / most)));
         return *lanes.back();
     }
     return **std::min_element(lanes.begin(), lanes.end(), [](const auto& a, const auto& b) {
@@ -252,6 +253,10 @@ bool Client::Impl::cancel_if(Condition condition) noexcept {
 
 Client::Client(const Options& options) : impl_(std::make_unique<Impl>(options)) {}
 Client::~Client() = default;
+
+void Client::allow(std::function<bool(const core::Address&)> allowed) noexcept {
+    impl_->common.allowed = std::move(allowed);
+}
 
 void Client::start(Request&& request) {
     Transfer& t = impl_->idle_transfer();

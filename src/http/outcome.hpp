@@ -6,7 +6,7 @@
 
 namespace jobq::http {
 
-// What the end of this handle's transfer was.
-Outcome outcome_of(CURLcode code, CURL* easy) noexcept;
+// What the end of this handle's transfer was; connected: as far as the server, not to a proxy only.
+Outcome outcome_of(CURLcode code, CURL* easy, bool connected) noexcept;
 
 } // namespace jobq::http

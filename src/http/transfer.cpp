@@ -1,16 +1,27 @@
 #include "http/transfer.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <ctime>
 #include <new>
 #include <utility>
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <strings.h>
+#include <sys/socket.h>
+
 #include "core/header.hpp"
 #include "http/outcome.hpp"
+#include "http/url.hpp"
 
 namespace jobq::http {
 
 using std::chrono::microseconds;
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 namespace {
 
@@ -19,6 +30,13 @@ constexpr std::size_t max_response_headers = std::size_t{128} << 10;
 constexpr std::size_t max_content_type = 255;
 // One for each request in flight, so not libcurl's 16 kB: answers to webhooks are short.
 constexpr long receive_buffer = 4096;
+// For the system's certificates libcurl reads and parses a quarter of a megabyte for each
+// connection (20 ms), unless it may keep the result; changes are seen after this time.
+constexpr long keep_ca_seconds = 3600;
+// The kernel gives a connection up whose peer has acknowledged nothing for this long. With HTTP/2
+// one that is dead would otherwise be used by request after request, as none of them closes it.
+constexpr milliseconds unacknowledged = seconds(20);
+constexpr seconds longest_retry_after = std::chrono::hours(24 * 365);
 
 long to_curl(milliseconds timeout) noexcept {
     // 0 would mean no limit, and libcurl keeps them in an int.
@@ -26,36 +44,134 @@ long to_curl(milliseconds timeout) noexcept {
     return static_cast<long>(std::clamp(timeout, milliseconds(1), longest).count());
 }
 
+std::optional<core::Address> address_of(const sockaddr& generic) noexcept {
+    if (generic.sa_family == AF_INET) {
+        std::array<std::uint8_t, 4> bytes;
+        std::memcpy(bytes.data(), &reinterpret_cast<const sockaddr_in&>(generic).sin_addr, 4);
+        return core::Address::v4(bytes);
+    }
+    if (generic.sa_family == AF_INET6) {
+        std::array<std::uint8_t, 16> bytes;
+        std::memcpy(bytes.data(), &reinterpret_cast<const sockaddr_in6&>(generic).sin6_addr, 16);
+        return core::Address::v6(bytes);
+    }
+    return std::nullopt;
+}
+
+// Of inet_ntop's text.
+std::optional<core::Address> address_of(const char* text) noexcept {
+    std::array<std::uint8_t, 4> four;
+    if (::inet_pton(AF_INET, text, four.data()) == 1)
+        return core::Address::v4(four);
+    std::array<std::uint8_t, 16> sixteen;
+    if (::inet_pton(AF_INET6, text, sixteen.data()) == 1)
+        return core::Address::v6(sixteen);
+    return std::nullopt;
+}
+
+// RFC 9110, 10.2.3: delay-seconds or an HTTP-date.
+std::optional<seconds> parse_retry_after(const char* text) noexcept {
+    const char* const end = text + std::strlen(text);
+    const char* const digits_end =
+        std::find_if_not(text, end, [](char c) { return c >= '0' && c <= '9'; });
+    if (digits_end == end && text != end) {
+        std::int64_t value = 0;
+        const bool fits = std::from_chars(text, end, value).ec == std::errc();
+        return fits ? std::min(seconds(value), longest_retry_after) : longest_retry_after;
+    }
+    const time_t date = curl_getdate(text, nullptr);
+    if (date == -1)
+        return std::nullopt;
+    return std::clamp(seconds(date - std::time(nullptr)), seconds(0), longest_retry_after);
+}
+
+bool is_https(std::string_view url) noexcept {
+    return url.size() >= 6 && ::strncasecmp(url.data(), "https:", 6) == 0;
+}
+
 } // namespace
 
-Transfer::Transfer(const Options& options, CURLSH* share)
-    : easy(curl_easy_init()), max_response(options.max_response) {
+Transfer::Transfer(Common& c)
+    : common(c), easy(curl_easy_init()), ca_file_{CURLOPT_CAINFO, nullptr, {}},
+      proxy_ca_file_{CURLOPT_PROXY_CAINFO, nullptr, {}}, client_cert_{CURLOPT_SSLCERT, nullptr, {}},
+      client_key_{CURLOPT_SSLKEY, nullptr, {}}, proxy_{CURLOPT_PROXY, "", {}} {
     CURL* const e = easy.get();
     if (!e)
         throw std::bad_alloc();
     set(e, CURLOPT_PRIVATE, this);
     set(e, CURLOPT_ERRORBUFFER, error.data());
-    set(e, CURLOPT_SHARE, share);
+    set(e, CURLOPT_SHARE, common.names.get());
+    set(e, CURLOPT_OPENSOCKETFUNCTION, &Transfer::on_open_socket);
+    set(e, CURLOPT_OPENSOCKETDATA, this);
     set(e, CURLOPT_PREREQFUNCTION, &Transfer::on_connected);
     set(e, CURLOPT_PREREQDATA, this);
     set(e, CURLOPT_HEADERFUNCTION, &Transfer::on_header);
     set(e, CURLOPT_HEADERDATA, this);
     set(e, CURLOPT_WRITEFUNCTION, &Transfer::on_body);
     set(e, CURLOPT_WRITEDATA, this);
-    set(e, CURLOPT_MAXFILESIZE_LARGE, static_cast<curl_off_t>(max_response));
+    set(e, CURLOPT_MAXFILESIZE_LARGE, static_cast<curl_off_t>(common.options.max_response));
     set(e, CURLOPT_BUFFERSIZE, receive_buffer);
-    set(e, CURLOPT_USERAGENT, options.user_agent.c_str());
-    if (!options.ca_file.empty())
-        set(e, CURLOPT_CAINFO, options.ca_file.c_str());
+    set(e, CURLOPT_USERAGENT, common.options.user_agent.c_str());
 
     set(e, CURLOPT_PROTOCOLS_STR, "http,https");
-    set(e, CURLOPT_HTTP_VERSION, static_cast<long>(CURL_HTTP_VERSION_1_1));
     set(e, CURLOPT_FOLLOWLOCATION, 0L);
-    set(e, CURLOPT_PROXY, "");    // not even the one in the environment
+    set(e, CURLOPT_NOPROXY, ""); // as with the proxy: not the environment's
+    set(e, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
     set(e, CURLOPT_NOSIGNAL, 1L); // no SIGALRM for name lookups
     // Otherwise a lookup that times out blocks the thread until getaddrinfo returns.
     set(e, CURLOPT_QUICK_EXIT, 1L);
     set(e, CURLOPT_TCP_NODELAY, 1L);
+    // OpenSSL would ask at the terminal for that of an encrypted key.
+    set(e, CURLOPT_KEYPASSWD, "");
+
+    for (const auto& [what, text] : {std::pair(CURLINFO_CAINFO, &default_ca_file_),
+                                     std::pair(CURLINFO_CAPATH, &default_ca_path_)})
+        if (const char* const path = info<const char*>(e, what))
+            *text = path;
+    // libcurl keeps what it has read of a file, but not where there is a directory too.
+    if (!default_ca_file_.empty()) {
+        set(e, CURLOPT_CAPATH, nullptr);
+        set(e, CURLOPT_PROXY_CAPATH, nullptr);
+        ca_file_.unset = proxy_ca_file_.unset = default_ca_file_.c_str();
+    }
+}
+
+void Transfer::keep(Kept& kept, const std::string& text) {
+    if (kept.last == text)
+        return;
+    kept.last.reset();
+    set(easy.get(), kept.option, text.empty() ? kept.unset : text.c_str());
+    kept.last = text;
+}
+
+// What libcurl compares before it uses a connection again, but for the key, which belongs to its
+// certificate.
+void Transfer::prepare_connection() {
+    CURL* const e = easy.get();
+    if (!request.proxy.empty())
+        if (const auto wrong = check_proxy(request.proxy))
+            throw Refusal(Outcome::refused_request, wrong->c_str());
+    keep(proxy_, request.proxy);
+
+    long version = CURL_HTTP_VERSION_1_1;
+    if (request.version != Version::http_1_1 && is_https(request.url))
+        version = CURL_HTTP_VERSION_2TLS;
+    else if (request.version == Version::http_2)
+        version = CURL_HTTP_VERSION_2_PRIOR_KNOWLEDGE;
+    set(e, CURLOPT_HTTP_VERSION, version);
+
+    if (ca_file_.last != request.ca_file && default_ca_file_.empty() && !default_ca_path_.empty()) {
+        ca_file_.last.reset(); // not known until all of it is set
+        const char* const path = request.ca_file.empty() ? default_ca_path_.c_str() : nullptr;
+        set(e, CURLOPT_CAPATH, path);
+        set(e, CURLOPT_PROXY_CAPATH, path);
+    }
+    keep(ca_file_, request.ca_file);
+    keep(proxy_ca_file_, request.ca_file);
+    // A file of one's own is short, and would take the place of the system's.
+    set(e, CURLOPT_CA_CACHE_TIMEOUT, request.ca_file.empty() ? keep_ca_seconds : 0L);
+    keep(client_cert_, request.client_cert_file);
+    keep(client_key_, request.client_key_file);
 }
 
 void Transfer::prepare() {
@@ -86,6 +202,7 @@ void Transfer::prepare() {
         headers[i - 1].next = &headers[i];
 
     set(e, CURLOPT_URL, request.url.c_str());
+    prepare_connection();
     set(e, CURLOPT_HTTPHEADER, headers.data());
     set(e, CURLOPT_CONNECTTIMEOUT_MS, to_curl(request.connect_timeout));
     set(e, CURLOPT_TIMEOUT_MS, to_curl(request.timeout));
@@ -106,6 +223,10 @@ void Transfer::prepare() {
     header_bytes = 0;
     body_bytes = 0;
     broken_off.reset();
+    address.reset();
+    address_refused = false;
+    tried_address = false;
+    connected = false;
     error[0] = '\0';
 }
 
@@ -113,6 +234,46 @@ void Transfer::end(CURLcode code) noexcept {
     CURL* const e = easy.get();
     response.status = static_cast<int>(info<long>(e, CURLINFO_RESPONSE_CODE));
     response.elapsed = microseconds(info<curl_off_t>(e, CURLINFO_TOTAL_TIME_T));
+    // What was sent to a proxy before is counted too, hence the other condition.
+    response.sent = connected && info<long>(e, CURLINFO_REQUEST_SIZE) > 0;
+    if (response.status != 0)
+        read_headers();
+    std::string text;
+    try {
+        if (address)
+            response.address = core::to_string(*address);
+        if (address_refused)
+            text = "address of " + std::string(request.proxy.empty() ? "host" : "proxy") + " \"" +
+                   std::string(host_name(request.proxy.empty() ? request.url : request.proxy)) +
+                   "\" is not allowed";
+    } catch (const std::bad_alloc&) {
+        // The outcome says enough.
+    }
+    if (address_refused && code != CURLE_OK)
+        end(Outcome::address_not_allowed, text);
+    else if (broken_off == Outcome::response_too_large)
+        end(*broken_off, "response is too large");
+    else if (broken_off)
+        end(*broken_off, "out of memory");
+    else if (code == CURLE_OK)
+        end(Outcome::answered, "");
+    else
+        end(outcome_of(code, e, connected), error[0] ? error.data() : curl_easy_strerror(code));
+}
+
+void Transfer::read_headers() noexcept {
+    CURL* const e = easy.get();
+    switch (info<long>(e, CURLINFO_HTTP_VERSION)) {
+    case CURL_HTTP_VERSION_1_0:
+        response.http_version = 10;
+        break;
+    case CURL_HTTP_VERSION_1_1:
+        response.http_version = 11;
+        break;
+    case CURL_HTTP_VERSION_2_0:
+        response.http_version = 20;
+        break;
+    }
     if (const char* type = info<const char*>(e, CURLINFO_CONTENT_TYPE)) {
         try {
             response.content_type = std::string_view(type).substr(0, max_content_type);
@@ -120,14 +281,17 @@ void Transfer::end(CURLcode code) noexcept {
             // An answer without its type is better than none.
         }
     }
-    if (broken_off == Outcome::response_too_large)
-        end(*broken_off, "response is too large");
-    else if (broken_off)
-        end(*broken_off, "out of memory");
-    else if (code == CURLE_OK)
-        end(Outcome::answered, "");
-    else
-        end(outcome_of(code, e), error[0] ? error.data() : curl_easy_strerror(code));
+    const auto value_of = [e](const char* name) -> const char* {
+        curl_header* found = nullptr;
+        constexpr int last_request = -1;
+        return curl_easy_header(e, name, 0, CURLH_HEADER, last_request, &found) == CURLHE_OK
+                   ? found->value
+                   : nullptr;
+    };
+    if (const char* const wait = value_of("retry-after"))
+        response.retry_after = parse_retry_after(wait);
+    if (const char* const no = value_of("jobq-no-retry"))
+        response.no_retry = ::strcasecmp(no, "true") == 0 || std::strcmp(no, "1") == 0;
 }
 
 void Transfer::end(Outcome outcome, std::string_view text) noexcept {
@@ -157,7 +321,7 @@ std::size_t Transfer::on_header(char*, std::size_t, std::size_t bytes, void* sel
 std::size_t Transfer::on_body(char* data, std::size_t, std::size_t bytes, void* self) noexcept {
     auto& t = *static_cast<Transfer*>(self);
     t.body_bytes += bytes;
-    if (t.body_bytes > t.max_response) {
+    if (t.body_bytes > t.common.options.max_response) {
         t.broken_off = Outcome::response_too_large;
         return 0;
     }
@@ -172,9 +336,38 @@ std::size_t Transfer::on_body(char* data, std::size_t, std::size_t bytes, void* 
     return bytes;
 }
 
-// Also where a connection is used again.
-int Transfer::on_connected(void* self, char*, char*, int, int) noexcept {
+// libcurl goes on with the next address where it gets no socket.
+curl_socket_t Transfer::on_open_socket(void* self, curlsocktype, curl_sockaddr* to) noexcept {
     auto& t = *static_cast<Transfer*>(self);
+    const auto address = address_of(to->addr);
+    if (t.common.allowed && !(address && t.common.allowed(*address))) {
+        if (!t.tried_address) {
+            t.address = address;
+            t.address_refused = true;
+        }
+        return CURL_SOCKET_BAD;
+    }
+    const int socket = ::socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
+    if (socket < 0)
+        return CURL_SOCKET_BAD;
+    t.address = address;
+    t.address_refused = false;
+    t.tried_address = true;
+    constexpr unsigned milliseconds = unacknowledged.count();
+    ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
+    return socket;
+}
+
+// Also where a connection is used again, which may have been opened when more was allowed.
+int Transfer::on_connected(void* self, char* ip, char*, int, int) noexcept {
+    auto& t = *static_cast<Transfer*>(self);
+    t.address = address_of(ip);
+    if (t.common.allowed && !(t.address && t.common.allowed(*t.address))) {
+        t.address_refused = true;
+        return CURL_PREREQFUNC_ABORT;
+    }
+    t.address_refused = false;
+    t.connected = true;
     t.host->reached = true;
     t.host->failed = false;
     if (std::exchange(t.connecting, false))

@@ -71,4 +71,23 @@ std::optional<std::string> check_url(std::string_view text) {
     return std::nullopt;
 }
 
+std::optional<std::string> check_proxy(std::string_view text) {
+    if (auto wrong = check_url(text))
+        return "proxy's " + *wrong;
+    const std::size_t end = text.find_first_of("/?#", text.find("://") + 3);
+    if (end != std::string_view::npos && text.substr(end) != "/")
+        return "proxy's URL must end after its port";
+    return std::nullopt;
+}
+
+std::string_view host_name(std::string_view url) noexcept {
+    const std::size_t scheme = url.find("://");
+    if (scheme != url.npos)
+        url.remove_prefix(scheme + 3);
+    url = url.substr(0, url.find_first_of("/?#"));
+    if (url.starts_with('['))
+        return url.substr(1, url.find(']') - 1);
+    return url.substr(0, url.rfind(':'));
+}
+
 } // namespace jobq::http
