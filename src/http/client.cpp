@@ -327,6 +327,19 @@ bool Client::cancel(std::uint64_t tag) noexcept {
     return impl_->cancel_if([&](const Transfer& t) { return t.response.tag == tag; });
 }
 
+void Client::cancel_waiting(const std::function<bool(std::uint64_t tag)>& which,
+                            std::vector<std::uint64_t>& ended) {
+    std::vector<std::uint64_t> found;
+    for (const Transfer* t : impl_->running)
+        if (t->lane == nullptr && which(t->response.tag))
+            found.push_back(t->response.tag);
+    ended.insert(ended.end(), found.begin(), found.end());
+    std::sort(found.begin(), found.end());
+    impl_->cancel_if([&](const Transfer& t) {
+        return t.lane == nullptr && std::binary_search(found.begin(), found.end(), t.response.tag);
+    });
+}
+
 void Client::cancel_all() noexcept {
     impl_->cancel_if([](const Transfer&) { return true; });
 }

@@ -175,6 +175,10 @@ public:
     // Returns whether there were any.
     bool cancel(std::uint64_t tag) noexcept;
     void cancel_all() noexcept;
+    // As cancel(), of those that wait for their turn: nothing of them has left. Adds the tags of
+    // those that it ended. Throws std::bad_alloc.
+    void cancel_waiting(const std::function<bool(std::uint64_t tag)>& which,
+                        std::vector<std::uint64_t>& ended);
 
     // Requests that were started and have not ended.
     std::size_t in_flight() const noexcept;

@@ -23,13 +23,15 @@ char* traceparent_text;
 
 // Why it is no list of networks; empty if it is one.
 core::FixedText<200> wrong_networks(const char* list) noexcept {
+    core::FixedText<200> reason;
     try {
         auto parsed = core::Networks::parse(list);
-        auto* wrong = std::get_if<std::string>(&parsed);
-        return wrong == nullptr ? "" : std::string_view(*wrong);
+        if (auto* wrong = std::get_if<std::string>(&parsed))
+            reason = *wrong;
     } catch (const std::bad_alloc&) {
-        return "out of memory";
+        reason = "out of memory";
     }
+    return reason;
 }
 
 // PostgreSQL calls these.
@@ -109,12 +111,11 @@ void define() {
         "A list of addresses and networks such as 10.0.0.0/8. All others that are private, "
         "loopback, link-local or otherwise not of the public internet are refused.",
         &networks_text, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, check_networks, nullptr, nullptr);
-    DefineCustomStringVariable("jobq.traceparent",
-                               "Sets the trace that the jobs pushed from now on belong to.",
-                               "A W3C traceparent, sent with each delivery as the header of that "
-                               "name. Empty for none.",
-                               &traceparent_text, "", PGC_USERSET, GUC_NOT_IN_SAMPLE,
-                               check_traceparent, nullptr, nullptr);
+    DefineCustomStringVariable(
+        "jobq.traceparent", "Sets the trace that the jobs pushed from now on belong to.",
+        "A W3C traceparent, sent with each delivery as the header of that "
+        "name. Empty for none.",
+        &traceparent_text, "", PGC_USERSET, GUC_NOT_IN_SAMPLE, check_traceparent, nullptr, nullptr);
     MarkGUCPrefixReserved("jobq");
 }
 

@@ -165,7 +165,8 @@ void Table::open_indexes() {
             index.simple = index.info->ii_Expressions == NIL;
             index.rows =
                 index.info->ii_Predicate == NIL ? Index::Rows::all : Index::Rows::where_complex;
-            // The conditions of our own indexes are of one column: NULL, NOT NULL, or a true boolean.
+            // The conditions of our own indexes are of one column: NULL, NOT NULL, or a true
+            // boolean.
             if (list_length(index.info->ii_Predicate) == 1) {
                 Node* of = static_cast<Node*>(linitial(index.info->ii_Predicate));
                 auto rows = Index::Rows::where_true;

@@ -207,7 +207,7 @@ struct Retries {
         return waits[std::min(static_cast<std::size_t>(failures), waits.size()) - 1];
     }
     std::chrono::microseconds wait(std::chrono::seconds asked) const {
-        auto [low, high] = std::minmax(backoff.first, backoff.longest);
+        auto low = std::min(backoff.first, backoff.longest), high = backoff.longest;
         if (!waits.empty()) {
             low = *std::min_element(waits.begin(), waits.end());
             high = *std::max_element(waits.begin(), waits.end());
@@ -236,9 +236,8 @@ TimestampTz next_run(const Failure& item, const Retries& retries, int failures,
     case Ending::release:
         return was_due;
     case Ending::fail:
-        return now +
-               (item.retry_after ? retries.wait(*item.retry_after) : retries.wait(failures))
-                   .count();
+        return now + (item.retry_after ? retries.wait(*item.retry_after) : retries.wait(failures))
+                         .count();
     default: // before what has come due since
         return std::min(now, was_due);
     }

@@ -60,7 +60,8 @@ std::size_t pull(std::string_view name, const PullArguments& arguments, std::siz
         throw Error(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE,
                     fmt::format("jobs of queue \"{}\" are delivered to its endpoint", name))
             .with_hint("To pull them instead, run SELECT jobq.alter_queue(" + pg::quoted(name) +
-                       ", options => '{\"endpoint\": null}').");
+                       (queue.routed ? ", options => '{\"endpoint\": null, \"routes\": {}}')."
+                                     : ", options => '{\"endpoint\": null}')."));
     TimestampTz lease_until = lease_end(arguments.lease.value_or(queue.lease));
     if (queue.paused)
         return 0;

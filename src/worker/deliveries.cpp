@@ -81,7 +81,8 @@ std::size_t most_sockets() {
 } // namespace
 
 Deliveries::Deliveries()
-    : client_({.user_agent = "jobq/" JOBQ_VERSION, .max_sockets = most_sockets()}),
+    : client_(
+          {.user_agent = "jobq/" JOBQ_VERSION, .max_sockets = static_cast<long>(most_sockets())}),
       usual_bytes_(static_cast<std::size_t>(pg::settings::max_payload())) {
     endpoint_states::forget_all();
 }
@@ -215,14 +216,15 @@ void Deliveries::look_everywhere() {
 void Deliveries::send_test(const test_mail::TestOrder& order) {
     auto endpoint = endpoints_.find(order.endpoint);
     if (endpoint == endpoints_.end() || endpoint->second.settings().gone()) {
-        test_mail::answer(order.ticket,
-                          {.outcome = "no_endpoint",
-                           .error = "the dispatcher does not know the endpoint: it is not committed"});
+        test_mail::TestResult result;
+        result.outcome = "no_endpoint";
+        result.error = "the dispatcher does not know the endpoint: it is not committed";
+        test_mail::answer(order.ticket, result);
         return;
     }
-    auto request = make_test_request(endpoint->second.settings(),
-                                     fmt::format("test_{}", order.ticket),
-                                     pg::unix_time(pg::clock()));
+    auto request =
+        make_test_request(endpoint->second.settings(), fmt::format("test_{}", order.ticket),
+                          pg::unix_time(pg::clock()));
     request.tag = ++last_tag_;
     tests_.emplace(request.tag, order.ticket);
     client_.start(std::move(request));
@@ -230,26 +232,21 @@ void Deliveries::send_test(const test_mail::TestOrder& order) {
 
 void Deliveries::test_ended(http::Response& response) {
     auto test = tests_.extract(response.tag);
-    bool answered = response.outcome == http::Outcome::answered;
-    bool ok = answered && response.status / 100 == 2;
-    std::string error = response.error;
-    if (answered && !ok)
-        error = fmt::format("the endpoint answered with status {}", response.status);
-    test_mail::answer(
-        test.mapped(),
-        {.ok = ok,
-         .status = response.status,
-         .duration = response.elapsed.count(),
-         .outcome = ok         ? std::string("completed")
-                    : answered ? fmt::format("http_{}", response.status)
-                               : std::string(http::name(response.outcome)),
-         .http_version = response.http_version == 20   ? "2"
-                         : response.http_version == 11 ? "1.1"
-                         : response.http_version == 10 ? "1.0"
-                                                       : "",
-         .address = response.address,
-         .error = error,
-         .response = response.body});
+    EndpointSettings plain; // 202 is fine here
+    Verdict verdict = judge(plain, response);
+    test_mail::TestResult result;
+    result.ok = verdict.ending == Verdict::Ending::completed;
+    result.status = response.status;
+    result.duration = response.elapsed.count();
+    result.outcome = verdict.outcome;
+    result.http_version = response.http_version == 20   ? "2"
+                          : response.http_version == 11 ? "1.1"
+                          : response.http_version == 10 ? "1.0"
+                                                        : "";
+    result.address = response.address;
+    result.error = verdict.error;
+    result.response = response.body;
+    test_mail::answer(test.mapped(), result);
 }
 
 // Turns the responses that have come into results.
@@ -273,8 +270,8 @@ void Deliveries::ended(Held&& held, http::Response& response) {
     Endpoint& endpoint = found->second;
     bool was_open = endpoint.open();
     Verdict verdict = endpoint.end(held.begun, response, time_of(pg::clock()));
-    bool good = verdict.ending == Verdict::Ending::completed ||
-                verdict.ending == Verdict::Ending::accepted;
+    bool good =
+        verdict.ending == Verdict::Ending::completed || verdict.ending == Verdict::Ending::accepted;
     shared::count(good ? 1 : 0, good ? 0 : 1);
     if (verdict.gone)
         pg::guarded([&] {
@@ -299,16 +296,19 @@ void Deliveries::ended(Held&& held, http::Response& response) {
 // Its breaker has opened: what has not left yet goes back.
 void Deliveries::drop_waiting(int32 endpoint_id) {
     Endpoint& endpoint = endpoints_.at(endpoint_id);
-    for (auto held = held_.begin(); held != held_.end();) {
-        if (held->second.endpoint_id != endpoint_id || !client_.cancel_waiting(held->first)) {
-            ++held;
-            continue;
-        }
-        endpoint.abandon(held->second.begun);
-        bytes_ -= held->second.bytes;
-        refuse({held->second.id, held->second.attempt, endpoint_id, {}},
-               Verdict::Ending::released, "breaker_open", "the endpoint is down");
-        held = held_.erase(held);
+    std::vector<std::uint64_t> dropped;
+    client_.cancel_waiting(
+        [&](std::uint64_t tag) {
+            auto held = held_.find(tag);
+            return held != held_.end() && held->second.endpoint_id == endpoint_id;
+        },
+        dropped);
+    for (std::uint64_t tag : dropped) {
+        Held held = held_.extract(tag).mapped();
+        endpoint.abandon(held.begun);
+        bytes_ -= held.bytes;
+        refuse({held.id, held.attempt, endpoint_id, {}}, Verdict::Ending::released, "breaker_open",
+               "the endpoint is down");
     }
 }
 
@@ -441,16 +441,15 @@ void Deliveries::claim(const pg::Spi& spi, TimestampTz now, Claimed& claimed) {
             stale_settings_ = true;
             continue;
         }
-        std::size_t places =
-            std::min({free, share, endpoint->second.room(time_of(now))});
+        std::size_t places = std::min({free, share, endpoint->second.room(time_of(now))});
         if (places == 0) {
             agenda_.block(stream, endpoint_id);
             look_at_room(endpoint_id, endpoint->second);
             continue;
         }
         claiming_ = stream;
-        free -= claim_from(stream, queue->second, endpoint->second, endpoint_id, places, now,
-                           claimed);
+        free -=
+            claim_from(stream, queue->second, endpoint->second, endpoint_id, places, now, claimed);
         troubles_.erase(stream);
     }
     claiming_.reset();
@@ -600,10 +599,10 @@ void Deliveries::publish(TimestampTz now) {
         state.endpoint = id;
         state.in_flight = static_cast<int32>(seen.in_flight);
         state.window = static_cast<int32>(seen.window);
-        state.breaker = seen.breaker == core::Breaker::State::closed ? EndpointState::Breaker::closed
-                        : seen.breaker == core::Breaker::State::open
-                            ? EndpointState::Breaker::open
-                            : EndpointState::Breaker::half_open;
+        state.breaker =
+            seen.breaker == core::Breaker::State::closed ? EndpointState::Breaker::closed
+            : seen.breaker == core::Breaker::State::open ? EndpointState::Breaker::open
+                                                         : EndpointState::Breaker::half_open;
         state.breaker_until = or_zero(seen.probe_at);
         state.paused_until = or_zero(seen.paused_until);
         state.succeeded = seen.succeeded;

@@ -130,8 +130,8 @@ private:
     http::Client client_;
     std::map<int32, Endpoint> endpoints_;
     std::map<int32, QueueSettings> queues_;
-    core::Agenda agenda_;       // streams that are delivered
-    std::set<int32> wide_;      // queues of which any stream may have jobs
+    core::Agenda agenda_;  // streams that are delivered
+    std::set<int32> wide_; // queues of which any stream may have jobs
     // Endpoints that may have room again at a time.
     std::map<int32, TimestampTz> reopen_at_;
     std::set<std::pair<TimestampTz, int32>> reopening_; // the same
@@ -143,7 +143,7 @@ private:
     std::set<int32> changed_; // endpoints that are seen otherwise than they were published
     std::vector<http::Response> responses_;
     std::uint64_t last_tag_ = 0;
-    std::set<int32> unknown_; // endpoints that jobs named and that came after the settings
+    std::set<int32> unknown_;     // endpoints that jobs named and that came after the settings
     bool stale_settings_ = false; // there are new ones of these
     std::shared_ptr<const core::Networks> networks_; // as the client has them
     // Of the claim that is under way: its stream, and whether it is at a request.

@@ -64,7 +64,7 @@ Verdict judge(const EndpointSettings& settings, const http::Response& response) 
         verdict.error += "; redirects are not followed";
     if (status == 410) {
         verdict.ending = Ending::released;
-        verdict.error += "; it is disabled";
+        verdict.error += ": it wants no more";
         verdict.gone = true;
     } else if (response.no_retry) {
         verdict.ending = Ending::buried;
@@ -136,8 +136,8 @@ Verdict Endpoint::end(const Begun& begun, const http::Response& response, Time n
     }
     bool was_open = std::exchange(opened_, breaker_.state(now) != core::Breaker::State::closed);
     Verdict verdict = judge(settings_, response);
-    bool good = verdict.ending == Verdict::Ending::completed ||
-                verdict.ending == Verdict::Ending::accepted;
+    bool good =
+        verdict.ending == Verdict::Ending::completed || verdict.ending == Verdict::Ending::accepted;
     if (good)
         window_.grow(begun.at);
     else if (overloaded(response))

@@ -1,8 +1,8 @@
 // An endpoint as the dispatcher has it: its settings, and what its answers have taught.
 //
 // How many requests may begin is the least of what its window leaves (core/window.hpp), its tokens
-// (core/token_bucket.hpp) and its breaker (core/breaker.hpp). After 429 or 503 with Retry-After none
-// begins until then. Plain C++; every time is a parameter.
+// (core/token_bucket.hpp) and its breaker (core/breaker.hpp). After 429 or 503 with Retry-After
+// none begins until then. Plain C++; every time is a parameter.
 #pragma once
 
 #include <chrono>
@@ -39,7 +39,7 @@ struct EndpointSettings {
     };
     std::vector<Key> keys; // that sign, newest first
     std::string ca_file, client_cert_file, client_key_file, proxy;
-    http::Request::Version version = http::Request::Version::automatic;
+    http::Version version = http::Version::automatic;
     bool gzip = false;
     std::string cloudevents_source; // empty: none
     core::BreakerRules breaker;

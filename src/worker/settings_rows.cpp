@@ -26,8 +26,8 @@ core::Statuses statuses_of(Datum array) {
     return statuses ? *statuses : core::Statuses();
 }
 
-http::Request::Version version_of(std::string_view name) {
-    using Version = http::Request::Version;
+http::Version version_of(std::string_view name) {
+    using Version = http::Version;
     return name == "1.1" ? Version::http_1_1 : name == "2" ? Version::http_2 : Version::automatic;
 }
 
@@ -41,8 +41,8 @@ void read_keys(const pg::Spi& spi, std::map<int32, EndpointSettings>& endpoints)
         auto key = core::key_of(row.text(2));
         if (endpoint != endpoints.end() && endpoint->second.is_signed && key)
             endpoint->second.keys.push_back(
-                {*key, row.null(3) ? std::nullopt
-                                   : std::optional(pg::unix_time(row.timestamp(3)))});
+                {*key,
+                 row.null(3) ? std::nullopt : std::optional(pg::unix_time(row.timestamp(3)))});
     }
 }
 

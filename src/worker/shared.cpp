@@ -294,9 +294,8 @@ bool expected(const Slot& slot, const Wakeup& wakeup) noexcept {
     auto streams = wakeup.streams.streams();
     return !wakeup.settings && !wakeup.scan_all && !wakeup.extension &&
            !wakeup.streams.overflowed() &&
-           std::all_of(streams.begin(), streams.end(), [&](const core::Stream& stream) {
-               return slot.expected.contains(stream);
-           });
+           std::all_of(streams.begin(), streams.end(),
+                       [&](const core::Stream& stream) { return slot.expected.contains(stream); });
 }
 } // namespace
 
