@@ -7,7 +7,15 @@
 #   $receiver->wait_for(sub { $_[0]{distinct} >= 100 }, 'a hundred jobs')
 #                                              polls the stats; dies after the timeout
 #   $receiver->stop; $receiver->restart        down for a while, then up again on the same port,
-#                                              with nothing remembered
+#                                              with nothing remembered but what it verifies with
+#   $receiver->verify_with($secret, ...)       from now on it answers 401 to what these do not verify
+#   $receiver->answer('/status/503')           from now on everything is answered like that;
+#                                              answer() ends it
+#
+# Over TLS, with a certificate from Certificates.pm; http2 offers HTTP/2 beside 1.1, client_ca wants a
+# client's certificate of that authority:
+#   my $authority = Certificates->new;
+#   my $receiver = Receiver->start(tls => $authority->server, http2 => 1, client_ca => $authority->ca);
 # The receiver ends with the test.
 package Receiver;
 use strict;
@@ -25,10 +33,15 @@ my $script = dirname(abs_path(__FILE__)) . '/../receiver.js';
 my $dir = tempdir(CLEANUP => 1);
 my $count = 0;
 
-# Options become the program's: stamp => 'pushed_at', fail_body => 'text', port => 1234, keep => 10.
+# Options become the program's: stamp => 'pushed_at', fail_body => 'text', port => 1234, keep => 10,
+# http2 => 1, max_streams => 10, secret => [ ... ]. tls is a pair of files.
 sub start
 {
 	my ($class, %options) = @_;
+	if (my $pair = delete $options{tls})
+	{
+		@options{qw(certificate key)} = @$pair{qw(certificate key)};
+	}
 	my $self = bless {
 		options => \%options,
 		file => "$dir/port" . ++$count,
@@ -42,11 +55,12 @@ sub _run
 	my ($self) = @_;
 	my $parent = $$;
 	unlink $self->{file};
-	my @command = ('node', $script, '--port-file', $self->{file});
+	my @command = ('node', $script, '--control', '--port-file', $self->{file});
 	for my $name (sort keys %{ $self->{options} })
 	{
 		(my $option = $name) =~ tr/_/-/;
-		push @command, "--$option", $self->{options}{$name};
+		my $value = $self->{options}{$name};
+		push @command, $name eq 'http2' ? "--$option" : map { ("--$option", $_) } ref $value ? @$value : $value;
 	}
 	$self->{pid} = fork;
 	die "fork: $!" unless defined $self->{pid};
@@ -66,7 +80,7 @@ sub _run
 		  if waitpid($self->{pid}, POSIX::WNOHANG) == $self->{pid} || time > $until;
 		usleep(10_000);
 	}
-	chomp($self->{options}{port} = _slurp($self->{file}));
+	($self->{options}{port}, $self->{control}) = split ' ', _slurp($self->{file});
 	return $self;
 }
 
@@ -80,19 +94,28 @@ sub _slurp
 
 sub port { return $_[0]{options}{port} }
 
+# host: another name of this machine than 127.0.0.1.
 sub url
 {
-	my ($self, $path) = @_;
-	return "http://127.0.0.1:$self->{options}{port}" . ($path // '/');
+	my ($self, $path, $host) = @_;
+	my $scheme = $self->{options}{certificate} ? 'https' : 'http';
+	return "$scheme://" . ($host // '127.0.0.1') . ":$self->{options}{port}" . ($path // '/');
+}
+
+# On the port that is not for deliveries.
+sub _ask
+{
+	my ($self, $method, $path, %options) = @_;
+	my $response = $self->{http}->request($method, "http://127.0.0.1:$self->{control}$path", \%options);
+	die "receiver: $response->{status} $response->{content}" unless $response->{success};
+	return decode_json($response->{content});
 }
 
 sub _get
 {
 	my ($self, $path, %query) = @_;
-	my $text = join '&', map { "$_=" . $query{$_} } sort keys %query;
-	my $response = $self->{http}->get($self->url($path) . ($text eq '' ? '' : "?$text"));
-	die "receiver: $response->{status} $response->{content}" unless $response->{success};
-	return decode_json($response->{content});
+	my $text = $self->{http}->www_form_urlencode(\%query);
+	return $self->_ask('GET', $path . ($text eq '' ? '' : "?$text"));
 }
 
 # Keys: from, last. See test/receiver.js for what is told.
@@ -102,6 +125,21 @@ sub stats { my ($self, %query) = @_; return $self->_get('/_stats', %query) }
 sub requests { my ($self, %query) = @_; return @{ $self->_get('/_requests', %query) } }
 
 sub reset { $_[0]->_get('/_reset'); return }
+
+sub verify_with
+{
+	my ($self, @secrets) = @_;
+	$self->_ask('POST', '/_secrets', content => encode_json(\@secrets));
+	$self->{options}{secret} = \@secrets;
+	return;
+}
+
+sub answer
+{
+	my ($self, $path) = @_;
+	$self->_get('/_answer', defined $path ? (as => $path) : ());
+	return;
+}
 
 # Calls $check with the stats until it returns true; returns the stats then.
 sub wait_for
