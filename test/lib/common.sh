@@ -61,6 +61,9 @@ missing_packages() {
         perl -MTest::More -MTAP::Harness -MHTTP::Tiny -MJSON::PP -e 1 2>/dev/null || echo perl
         perl -MIPC::Run -e 1 2>/dev/null || echo libipc-run-perl
         /usr/bin/python3 -c 'import psycopg2' 2>/dev/null || echo python3-psycopg2
+        command -v openssl >/dev/null || echo openssl
+        command -v npm >/dev/null || echo npm
+        command -v go >/dev/null || echo golang-go
     fi
     local i
     if ! command -v g++ >/dev/null; then
