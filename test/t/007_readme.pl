@@ -1,4 +1,5 @@
-# What README.md shows is run: its SQL in order, its receiver, its worker.
+# What README.md shows is run: its SQL in order, its receiver, its worker. The chapter on receiving has a
+# test of its own.
 use strict;
 use warnings;
 use FindBin;
@@ -10,6 +11,7 @@ use Test::More;
 use Time::HiRes 'usleep';
 
 my $readme = slurp_file("$FindBin::Bin/../../README.md");
+$readme =~ s/^## Receiving\n.*?(?=^## )//ms or die 'README.md has no chapter on receiving';
 my @blocks;
 push @blocks, { language => $1, text => $2 } while $readme =~ /^```(\w+)\n(.*?)^```/msg;
 my ($receiver) = map { $_->{text} } grep { $_->{language} eq 'js' } @blocks;
