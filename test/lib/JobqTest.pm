@@ -37,7 +37,8 @@ sub jobq_node
 	# The tests' own defaults log each statement, and do not restart after a crash.
 	$node->append_conf('postgresql.conf',
 		join("\n", 'log_statement = none', 'max_connections = 50', @{ $options{conf} || [] }) . "\n");
-	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'jobq'\n")
+	$node->append_conf('postgresql.conf',
+		"shared_preload_libraries = 'jobq'\njobq.allow_networks = '127.0.0.1, ::1'\n")
 	  if $options{preload} // 1;
 	return $node unless $options{start} // 1;
 	$node->start;

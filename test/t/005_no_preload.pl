@@ -106,7 +106,7 @@ is(sql(q{SELECT count(*) FROM jobq.jobs WHERE queue = 'short'}), 0, 'it is gone'
 # And then the library is preloaded
 
 close_session($listener);
-$node->append_conf('postgresql.conf', "shared_preload_libraries = 'jobq'");
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'jobq'\njobq.allow_networks = '127.0.0.1'");
 $node->restart;
 until_is($node, q{SELECT count(*) FROM jobq.jobs WHERE queue = 'hook' AND state = 'completed'}, 2,
 	'what waited goes out once the library is preloaded');

@@ -20,7 +20,7 @@ my ($transaction, @sql) = map { $_->{text} } grep { $_->{language} eq 'sql' } @b
 
 my $node = PostgreSQL::Test::Cluster->new('readme');
 $node->init;
-$node->append_conf('postgresql.conf', "shared_preload_libraries = 'jobq'");
+$node->append_conf('postgresql.conf', "shared_preload_libraries = 'jobq'\njobq.allow_networks = '127.0.0.1'");
 $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION jobq');
 
