@@ -47,14 +47,14 @@ public:
             return now;
         const double wait = std::ceil((1 - rounding / 2 - tokens(now)) / per_microsecond_);
         const microseconds from = std::max(now, updated_);
-        if (wait >= static_cast<double>((microseconds::max() - from).count()))
+        if (static_cast<double>(from.count()) + wait >= 0x1p63)
             return microseconds::max();
         return from + microseconds{static_cast<microseconds::rep>(wait)};
     }
 
 private:
     // Less than this is missing only because of rounding.
-    static constexpr double rounding = 1e-9;
+    static constexpr double rounding = 1e-12;
 
     double tokens(std::chrono::microseconds now) const noexcept {
         if (now <= updated_)
