@@ -17,16 +17,32 @@ constexpr double growth = 1.08;
 constexpr double log_growth = 0.0769610411361283249; // std::log(growth) is no constant expression
 constexpr microseconds shortest{1}, longest = std::chrono::hours{1};
 
-// Class n has the durations from growth^n to growth^(n+1) µs.
+// Up to here each microsecond is a class of its own, or rounding would take too much. Class
+// linear + n has the durations from linear * growth^n to linear * growth^(n + 1) µs.
+constexpr std::size_t linear = 25;
+
 std::size_t class_of(microseconds duration) noexcept {
-    const auto clamped = std::clamp(duration, shortest, longest);
-    return static_cast<std::size_t>(std::log(static_cast<double>(clamped.count())) / log_growth);
+    const auto us = static_cast<std::size_t>(std::clamp(duration, shortest, longest).count());
+    if (us < linear)
+        return us;
+    return linear +
+           static_cast<std::size_t>(
+               std::log(static_cast<double>(us) / static_cast<double>(linear)) / log_growth);
 }
 
-// Equally far from both ends of the class, relatively: (growth - 1) / (growth + 1), 3.9 %.
+// As far from one end of the class as from the other, relatively: (growth - 1) / (growth + 1).
 microseconds middle_of(std::size_t number) noexcept {
-    const double from = std::pow(growth, static_cast<double>(number));
+    if (number < linear)
+        return microseconds{number};
+    const double from = linear * std::pow(growth, static_cast<double>(number - linear));
     return microseconds{std::lround(from * 2 * growth / (growth + 1))};
+}
+
+// Whether the nth request is one of those 2^-halvings of all that are still counted. Multiples of
+// the golden ratio are spread evenly, also those of every second or every hundredth n: no pattern
+// in the requests can fall in with it.
+bool is_sampled(std::uint64_t n, unsigned halvings) noexcept {
+    return halvings == 0 || n * 0x9e3779b97f4a7c15U >> (64 - halvings) == 0;
 }
 
 } // namespace
@@ -39,6 +55,8 @@ void Durations::add(microseconds duration, bool success, microseconds now) noexc
         current.number = number;
     }
     ++(success ? current.succeeded : current.failed);
+    if (!is_sampled(current.succeeded + current.failed, current.halvings))
+        return;
 
     const std::size_t at = std::min(class_of(duration), classes - 1);
     if (current.counts[at] == std::numeric_limits<std::uint16_t>::max()) {

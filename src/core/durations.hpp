@@ -29,14 +29,14 @@ public:
     std::uint64_t failed(std::chrono::microseconds now) const noexcept;
 
 private:
-    static constexpr std::size_t classes = 286; // 1.08^286 µs is more than an hour
+    static constexpr std::size_t classes = 270; // up to an hour
 
-    // Counts are 16 bits wide. Where one would overflow, all of them are halved: their proportions
-    // stay, and the quantiles with them.
+    // Counts are 16 bits wide. When one is full all of them are halved, and from then on every
+    // second request is counted; the next time every fourth, and so on. So the proportions stay.
     struct Turn {
         std::uint64_t number = 0; // its slot of time
         std::uint64_t succeeded = 0, failed = 0;
-        unsigned halvings = 0;
+        unsigned halvings = 0; // of counts; succeeded and failed are exact
         std::array<std::uint16_t, classes> counts{};
     };
 
