@@ -80,9 +80,9 @@ constexpr Range6 mapped = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}, mapped_pr
 constexpr Range6 compatible = {{}, 96};                  // RFC 4291, 2.5.5.1
 constexpr Range6 six_to_four = {{0x20, 0x02}, 16};       // RFC 3056
 constexpr Range6 nat64 = {{0x00, 0x64, 0xff, 0x9b}, 96}; // RFC 6052
-// RFC 8215 sets 64:ff9b:1::/48 apart for NAT64 prefixes of one's own. Where in it the IPv4 address
-// stands depends on the prefix's length; only here is it known for all lengths that no other place
-// can hold one.
+// RFC 8215 sets 64:ff9b:1::/48 apart for NAT64 with prefixes of one's own, and where in it the IPv4
+// address stands depends on the prefix's length (RFC 6052, 2.2). It is taken from the end where the
+// other places hold none; the rest is not public.
 constexpr Range6 local_nat64 = {{0x00, 0x64, 0xff, 0x9b, 0x00, 0x01}, 96};
 
 bool in(const Address& address, const Range6& range) noexcept {
@@ -153,7 +153,7 @@ std::variant<Networks, std::string> Networks::parse(std::string_view list) {
         if (!address)
             return quoted + " is not a network";
         // An IPv4 network's prefix is counted from the mapped form's.
-        const bool four = in(*address, mapped) && item.find(':') == std::string_view::npos;
+        const bool four = item.find(':') == std::string_view::npos;
         const unsigned offset = four ? mapped_prefix : 0;
         unsigned prefix = 128 - offset;
         if (slash != std::string_view::npos) {
