@@ -21,8 +21,8 @@ public:
     static std::variant<Statuses, std::string> parse(std::span<const std::string> items);
 
     bool contains(int status) const noexcept {
-        return status >= 0 && static_cast<std::size_t>(status) < final_.size() &&
-               final_[static_cast<std::size_t>(status)];
+        const auto at = static_cast<std::size_t>(status); // a negative one becomes a large one
+        return at < final_.size() && final_[at];
     }
 
 private:
