@@ -80,3 +80,25 @@ TEST_CASE("backoff: check says which setting is wrong") {
     CHECK(check({2s, 1h, 2, 1.1}) == "retry jitter must be between 0 and 1");
     CHECK(check({2s, 1h, 2, std::nan("")}) == "retry jitter must be between 0 and 1");
 }
+
+TEST_CASE("backoff: the wait that a receiver asks for is kept to between its bounds") {
+    CHECK(clamp_retry_after(30s, 1s, 1h) == 30s);
+    CHECK(clamp_retry_after(0s, 1s, 1h) == 1s);
+    CHECK(clamp_retry_after(3600s, 1s, 1h) == 1h);
+    CHECK(clamp_retry_after(3601s, 1s, 1h) == 1h);
+    CHECK(clamp_retry_after(-5s, 1s, 1h) == 1s);
+    CHECK(clamp_retry_after(0s, 0s, 1h) == 0s);
+}
+
+TEST_CASE("backoff: bounds of the wait that is asked for need not be whole seconds") {
+    CHECK(clamp_retry_after(1s, 1500ms, 2500ms) == 1500ms);
+    CHECK(clamp_retry_after(2s, 1500ms, 2500ms) == 2s);
+    CHECK(clamp_retry_after(3s, 1500ms, 2500ms) == 2500ms);
+}
+
+TEST_CASE("backoff: no wait that is asked for overflows") {
+    using std::chrono::seconds;
+    CHECK(clamp_retry_after(seconds::max(), 1s, 1h) == 1h);
+    CHECK(clamp_retry_after(seconds::min(), 1s, 1h) == 1s);
+    CHECK(clamp_retry_after(seconds::max(), 0s, microseconds::max()) == microseconds::max());
+}
