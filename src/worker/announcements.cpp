@@ -1,5 +1,7 @@
 #include "worker/announcements.hpp"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "core/names.hpp"
@@ -91,7 +93,11 @@ void Announcements::end_leases(const std::map<int32, QueueSettings>& queues) {
 TimestampTz Announcements::next() const {
     if (agenda_.ready() > 0)
         return announcing_ ? announcing_.retry_at() : 0;
-    return agenda_.next_time().value_or(DT_NOEND);
+    // What is pushed to those of expected() wakes nobody: they are looked at when their time is over.
+    TimestampTz next = agenda_.next_time().value_or(DT_NOEND);
+    for (auto [queue, until] : announced_)
+        next = std::min(next, until);
+    return next;
 }
 
 std::vector<core::Stream> Announcements::expected(TimestampTz now, std::size_t most) const {

@@ -170,7 +170,7 @@ hook($node, 'retry', $receiver->url('/fail'),
 		302 => push_to(sprintf q{'retry', type => 'once', options => '%s'},
 			encode_json({ headers => { receiver => 'status/302?location=' . $receiver->url('/followed') } })),
 		map { $_ => push_to(qq{'retry', type => 'once', options => '{"headers": {"receiver": "status/$_"}}'}) }
-		  400, 404, 410, 429, 503);
+		  400, 404, 429, 503);
 	for my $status (sort keys %outcome)
 	{
 		until_state($node, $outcome{$status}, 'dead', "status $status fails the attempt");
