@@ -14,8 +14,8 @@
 // by ALPN, HTTP/2 before 1.1, with at most N streams a connection. With --client-ca a client must
 // show a certificate of that authority.
 //
-// With secrets it verifies each request by the library of Standard Webhooks, and answers 401 to
-// what verifies with none of them.
+// With secrets it verifies each request by the library of Standard Webhooks, a gzipped one unpacked,
+// and answers 401 to what verifies with none of them.
 //
 // The path says how it answers; so does the header `receiver` ("status/503", "slow?ms=100"), which
 // wins, and /_answer, which wins over both. Anything not listed here is answered like /ok.
@@ -43,8 +43,8 @@
 //                            by HTTP version); and the latencies of the requests from the N-th on,
 //                            or of the last N
 //   /_requests[?id=&path=&status=&attempt=&from=N&limit=N]  the requests, oldest first; headers and
-//                            body of the first --keep requests only. A body that is not UTF-8 is in
-//                            base64 too, a gzipped one unpacked; verified has the numbers (from 0)
+//                            body of the first --keep requests only. A gzipped body is
+//                            unpacked, and one that is not UTF-8 is in base64 too; verified has the numbers (from 0)
 //                            of the secrets with which it verifies, refused why it does not;
 //                            connection tells the requests of one connection; client is the common
 //                            name of the client's certificate; sent counts the bytes of /big that
@@ -403,12 +403,20 @@ function read(request, whole) {
 function serve(request, response) {
     if (request.url.startsWith('/_')) return read(request, (body) => tell(request, response, body));
     const seen = arrived(request, response);
-    read(request, (bytes) => {
+    read(request, (sent) => {
         const { record } = seen;
         const { headers } = request;
         record.arrived = wallClock();
-        const body = (headers['content-encoding'] === 'gzip' ? gunzipSync(bytes) : bytes).toString();
-        record.bytes = headers['content-length'] === undefined ? bytes.length : Number(headers['content-length']);
+        record.bytes = headers['content-length'] === undefined ? sent.length : Number(headers['content-length']);
+        let bytes = sent;
+        if (headers['content-encoding'] === 'gzip') {
+            try {
+                bytes = gunzipSync(sent);
+            } catch (error) {
+                return answer(seen, response, 400, error.message);
+            }
+        }
+        const body = bytes.toString();
         const stamp = stampOf(body);
         if (stamp !== null) record.latency = record.arrived - stamp;
         if (record.headers) {

@@ -92,6 +92,13 @@ $receiver->verify_with($first);
 	is($headers->{'webhook-signature'}, 'v1,' . encode_base64($hash, ''), 'it is their bytes that are signed');
 }
 {
+	sql(q{SELECT jobq.alter_endpoint('signed', options => '{"gzip": true}')});
+	my $request = delivered(q{push('signed', jsonb_build_object('text', repeat('x', 10000)))}, 'a compressed payload verifies');
+	is($request->{headers}{'content-encoding'}, 'gzip', 'as it is when it is unpacked');
+	cmp_ok($request->{bytes}, '<', 1000, 'though it was sent compressed');
+	sql(q{SELECT jobq.alter_endpoint('signed', options => '{"gzip": false}')});
+}
+{
 	# The first wait is as long as it takes for the clock to show another second.
 	sql(q{SELECT jobq.alter_queue('signed', options => '{"retry_first": "1100 ms"}')});
 	my $id = push_to(q{'signed', options => '{"headers": {"receiver": "flaky?fails=1"}}'});
