@@ -1,7 +1,6 @@
 #include "http/client.hpp"
 
 #include <algorithm>
-#include <map>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -10,7 +9,7 @@
 #include <sys/epoll.h>
 
 #include "http/curl.hpp"
-#include "http/host.hpp"
+#include "http/gate.hpp"
 #include "http/lane.hpp"
 #include "http/poller.hpp"
 #include "http/transfer.hpp"
@@ -28,6 +27,14 @@ constexpr std::size_t lane_requests = 512;
 // Twice as many, so that idle connections to other hosts are not pushed out by the busy ones.
 constexpr long lane_connections = 1024;
 
+// Of max_sockets: libcurl has two for a connection while it tries a second address.
+long connections_within(const Options& options) noexcept {
+    if (options.max_sockets <= 0)
+        return options.connections;
+    return std::max(1L,
+                    std::min(options.connections, options.max_sockets - options.max_sockets / 8));
+}
+
 } // namespace
 
 Library::Library() {
@@ -44,34 +51,32 @@ Library::~Library() {
 struct Client::Impl {
     // The first transfer is made at once: it shows whether this libcurl can do what is needed.
     explicit Impl(const Options& options)
-        : common{.options = options, .allowed = {}, .names = Share(curl_share_init())} {
-        if (!common.names)
-            throw std::bad_alloc();
-        curl_share_setopt(common.names.get(), CURLSHOPT_SHARE, CURL_LOCK_DATA_DNS);
+        : common(options), connections(connections_within(options)) {
         idle_transfer();
     }
     ~Impl() {
         while (!running.empty())
-            leave_running(*running.back());
+            leave_running(*running.back(), Gate::End::cancelled);
     }
 
     Transfer& idle_transfer();
-    Host& host_of(std::string_view url);
-    Lane& lane_with_room();
+    bool limited() const noexcept { return common.options.max_sockets > 0; }
+    Lane* lane_with_room();
+    Lane* lane_for(Host& host);
     void run(Lane& lane, int socket, int events);
     bool run_due();
     void collect(Lane& lane);
     void start_over(Lane& lane, CURLMcode why);
-    void begin(Transfer& t) noexcept;
+    void begin(Transfer& t, Lane& lane) noexcept;
     bool begin_waiting() noexcept;
     void fail(Transfer& t, Outcome outcome, std::string_view error) noexcept;
-    void leave_running(Transfer& t) noexcept;
+    void leave_running(Transfer& t, Gate::End end) noexcept;
     template <class Condition>
     bool cancel_if(Condition condition) noexcept;
 
     Common common;
+    const long connections; // that all lanes keep
     Poller poller;
-    std::map<std::string, Host, std::less<>> hosts;
     std::vector<std::unique_ptr<Transfer>> transfers;
     std::vector<Transfer*> idle, running, ended;
     std::vector<std::unique_ptr<Lane>> lanes;
@@ -92,28 +97,33 @@ Transfer& Client::Impl::idle_transfer() {
     return *idle.back();
 }
 
-Host& Client::Impl::host_of(std::string_view url) {
-    const std::string_view part = host_part(url);
-    const auto known = hosts.find(part);
-    return known != hosts.end() ? known->second : hosts[std::string(part)];
-}
-
-// The first with room, so that few requests share few connections.
-Lane& Client::Impl::lane_with_room() {
+// The first with room, so that few requests share few connections; or none, if limited. Throws
+// std::bad_alloc.
+Lane* Client::Impl::lane_with_room() {
     for (const auto& lane : lanes)
-        if (lane->requests < lane_requests)
-            return *lane;
-    // So many that options.connections is what all of them keep.
-    const long most =
-        std::max(1L, (common.options.connections + lane_connections - 1) / lane_connections);
+        if (lane->requests < lane_requests && lane->has_room())
+            return lane.get();
+    // So many that connections is what all of them keep.
+    const long most = std::max(1L, (connections + lane_connections - 1) / lane_connections);
     if (static_cast<long>(lanes.size()) < most) {
         lanes.push_back(std::make_unique<Lane>(poller, static_cast<std::uint32_t>(lanes.size()),
-                                               std::max(1L, common.options.connections / most)));
-        return *lanes.back();
+                                               std::max(1L, connections / most), limited()));
+        return lanes.back().get();
     }
-    return **std::min_element(lanes.begin(), lanes.end(), [](const auto& a, const auto& b) {
-        return a->requests < b->requests;
-    });
+    Lane* best = nullptr;
+    for (const auto& lane : lanes)
+        if (lane->has_room() && (!best || lane->requests < best->requests))
+            best = lane.get();
+    return best;
+}
+
+// Connections that many requests share are in one lane, whatever its number of requests.
+Lane* Client::Impl::lane_for(Host& host) {
+    if (host.speaks == Host::Speaks::serial)
+        return lane_with_room();
+    if (host.begun == 1 || !host.lane || !host.lane->has_room())
+        host.lane = lane_with_room();
+    return host.lane;
 }
 
 void Client::Impl::run(Lane& lane, int socket, int events) {
@@ -149,11 +159,22 @@ void Client::Impl::collect(Lane& lane) {
             continue;
         const CURLcode code = message->data.result; // the message dies with the next call
         auto& t = *info<Transfer*>(message->easy_handle, CURLINFO_PRIVATE);
-        if (t.connecting) {
-            t.host->reached = false;
-            t.host->failed = true;
+        if (t.turned_away && code != CURLE_OK) {
+            curl_multi_remove_handle(lane.multi.get(), t.easy.get());
+            common.gate.turned_away(t);
+            --lane.requests;
+            t.lane = nullptr;
+            continue;
         }
-        leave_running(t);
+        Gate::End end = Gate::End::not_connected;
+        if (t.connected)
+            end = Gate::End::connected;
+        else if (code == CURLE_COULDNT_RESOLVE_HOST || code == CURLE_COULDNT_RESOLVE_PROXY)
+            end = Gate::End::name_not_found;
+        const long version = info<long>(t.easy.get(), CURLINFO_HTTP_VERSION);
+        if (t.connected && version != CURL_HTTP_VERSION_NONE)
+            common.gate.answered(t, version == CURL_HTTP_VERSION_2_0);
+        leave_running(t, end);
         t.end(code);
         ended.push_back(&t);
     }
@@ -173,56 +194,56 @@ void Client::Impl::start_over(Lane& lane, CURLMcode why) {
 }
 
 // Gives libcurl a transfer that is running.
-void Client::Impl::begin(Transfer& t) noexcept {
-    try {
-        Lane& lane = lane_with_room();
-        const CURLMcode code = curl_multi_add_handle(lane.multi.get(), t.easy.get());
-        if (code != CURLM_OK)
-            return fail(t, Outcome::other_error, curl_multi_strerror(code));
-        ++lane.requests;
-        t.lane = &lane;
-        t.connecting = true;
-        ++t.host->connecting;
-        poller.wake_by(Poller::Clock::now());
-    } catch (const std::bad_alloc&) {
-        fail(t, Outcome::out_of_memory, "out of memory");
-    }
+void Client::Impl::begin(Transfer& t, Lane& lane) noexcept {
+    t.begin();
+    t.lane = &lane;
+    ++lane.requests;
+    ++lane.claims;
+    const CURLMcode code = curl_multi_add_handle(lane.multi.get(), t.easy.get());
+    if (code != CURLM_OK)
+        return fail(t, Outcome::other_error, curl_multi_strerror(code));
+    poller.wake_by(Poller::Clock::now());
 }
 
-// Whether any that waited for its host to be reached began.
+// Whether any began.
 bool Client::Impl::begin_waiting() noexcept {
     bool any = false;
-    for (auto& [url, host] : hosts)
-        while (!host.waiting.empty() && host.open()) {
-            Transfer& t = *host.waiting.front();
-            host.waiting.pop_front();
-            begin(t);
-            any = true;
+    while (!common.starved && common.gate.any_ready()) {
+        try {
+            if (limited() && !lane_with_room())
+                break;
+        } catch (const std::bad_alloc&) {
+            // Then the next one fails for the same reason.
         }
-    std::erase_if(hosts, [](const auto& entry) { return entry.second.requests == 0; });
+        Transfer* const t = common.gate.next(Poller::Clock::now());
+        if (!t)
+            break;
+        try {
+            begin(*t, *lane_for(*t->place.host));
+        } catch (const std::bad_alloc&) {
+            fail(*t, Outcome::out_of_memory, "out of memory");
+        }
+        any = true;
+    }
     return any;
 }
 
 void Client::Impl::fail(Transfer& t, Outcome outcome, std::string_view text) noexcept {
-    leave_running(t);
+    leave_running(t, Gate::End::cancelled);
     t.end(outcome, text);
     ended.push_back(&t);
     poller.wake_by(Poller::Clock::now());
 }
 
-void Client::Impl::leave_running(Transfer& t) noexcept {
-    Host& host = *std::exchange(t.host, nullptr);
-    if (t.lane) {
+void Client::Impl::leave_running(Transfer& t, Gate::End end) noexcept {
+    if (t.lane)
         curl_multi_remove_handle(t.lane->multi.get(), t.easy.get());
+    common.gate.leave(t, end, Poller::Clock::now());
+    if (t.lane) {
         --t.lane->requests;
         t.lane = nullptr;
-    } else {
-        std::erase(host.waiting, &t);
     }
-    if (std::exchange(t.connecting, false))
-        --host.connecting;
-    --host.requests;
-    if (!host.waiting.empty())
+    if (common.gate.any_ready())
         poller.wake_by(Poller::Clock::now());
     running[t.position] = running.back();
     running[t.position]->position = t.position;
@@ -237,7 +258,7 @@ bool Client::Impl::cancel_if(Condition condition) noexcept {
         Transfer& t = *running[i];
         if (!condition(t))
             continue;
-        leave_running(t);
+        leave_running(t, Gate::End::cancelled);
         t.forget();
         idle.push_back(&t);
     }
@@ -266,16 +287,10 @@ void Client::start(Request&& request) {
     t.response.tag = t.request.tag;
     try {
         t.prepare();
-        Host& host = impl_->host_of(t.request.url);
-        const bool open = host.open();
-        if (!open)
-            host.waiting.push_back(&t);
-        ++host.requests;
-        t.host = &host;
+        impl_->common.gate.enter(t);
         t.position = impl_->running.size();
         impl_->running.push_back(&t);
-        if (open)
-            impl_->begin(t);
+        impl_->begin_waiting();
         return;
     } catch (const Refusal& refusal) {
         t.end(refusal.outcome, refusal.what());
@@ -311,6 +326,8 @@ void Client::step() {
     for (const auto& lane : impl_->lanes)
         if (lane->deadline)
             impl_->poller.wake_by(*lane->deadline);
+    if (const auto change = impl_->common.gate.next_change())
+        impl_->poller.wake_by(*change);
 }
 
 void Client::take(std::vector<Response>& responses) {

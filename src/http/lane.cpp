@@ -4,11 +4,14 @@
 
 #include <sys/epoll.h>
 
+#include "http/gate.hpp"
+
 namespace jobq::http {
 
 using std::chrono::milliseconds;
 
-Lane::Lane(Poller& p, std::uint32_t i, long c) : poller(p), index(i), connections(c) {
+Lane::Lane(Poller& p, std::uint32_t i, long c, bool l)
+    : poller(p), index(i), connections(c), limited(l) {
     renew();
 }
 
@@ -26,6 +29,10 @@ void Lane::renew() {
     // By default libcurl closes idle connections beyond four for each request in flight, which
     // at the end of a burst is nearly all of them.
     curl_multi_setopt(m, CURLMOPT_MAXCONNECTS, connections);
+    if (limited)
+        curl_multi_setopt(m, CURLMOPT_MAX_TOTAL_CONNECTIONS, connections);
+    curl_multi_setopt(m, CURLMOPT_PIPELINING, static_cast<long>(CURLPIPE_MULTIPLEX));
+    curl_multi_setopt(m, CURLMOPT_MAX_CONCURRENT_STREAMS, static_cast<long>(most_streams));
 }
 
 // The callbacks are called from C: nothing may be thrown through it.

@@ -11,7 +11,14 @@ namespace jobq::http {
 
 // A multi handle: the transfers in it share its connections and its cache of names.
 struct Lane {
-    Lane(Poller& poller, std::uint32_t index, long connections);
+    // connections: it keeps so many open; limited: and never opens more, idle ones make room.
+    Lane(Poller& poller, std::uint32_t index, long connections, bool limited);
+
+    // Whether one more request can have a connection: libcurl would let it wait, but its timeout
+    // would have begun.
+    bool has_room() const noexcept {
+        return !limited || claims < static_cast<std::size_t>(connections);
+    }
 
     // Puts a fresh multi in place of one that broke down. Throws std::bad_alloc.
     void renew();
@@ -22,7 +29,9 @@ struct Lane {
     Poller& poller;
     std::uint32_t index; // in Impl::lanes
     long connections;
-    std::size_t requests = 0;                          // running in it
+    bool limited;
+    std::size_t requests = 0; // running in it
+    std::size_t claims = 0;   // connections in use, and requests that may open one
     std::optional<Poller::Clock::time_point> deadline; // when libcurl wants to be called
     Multi multi;                                       // goes first: it calls back until it is gone
 };

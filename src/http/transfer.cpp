@@ -12,6 +12,7 @@
 #include <netinet/tcp.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "core/header.hpp"
 #include "http/outcome.hpp"
@@ -85,11 +86,28 @@ std::optional<seconds> parse_retry_after(const char* text) noexcept {
     return std::clamp(seconds(date - std::time(nullptr)), seconds(0), longest_retry_after);
 }
 
-bool is_https(std::string_view url) noexcept {
-    return url.size() >= 6 && ::strncasecmp(url.data(), "https:", 6) == 0;
+// Tells connections apart: two with the same have both ports in common, and most likely the
+// address.
+std::uint64_t connection_number(const char* ip, int port, int local_port) noexcept {
+    const std::uint64_t address = std::hash<std::string_view>()(ip) & 0xffffffff;
+    return address << 32 | static_cast<std::uint64_t>(port & 0xffff) << 16 |
+           static_cast<std::uint64_t>(local_port & 0xffff);
 }
 
 } // namespace
+
+Common::Common(const Options& o) : options(o), names(curl_share_init()) {
+    const Easy easy(curl_easy_init());
+    if (!names || !easy)
+        throw std::bad_alloc();
+    curl_share_setopt(names.get(), CURLSHOPT_SHARE, CURL_LOCK_DATA_DNS);
+    if (const char* const file = info<const char*>(easy.get(), CURLINFO_CAINFO))
+        system_ca_file = file;
+    if (const char* const path = info<const char*>(easy.get(), CURLINFO_CAPATH))
+        system_ca_path = path;
+    if (options.max_sockets > 0)
+        most_sockets = static_cast<std::size_t>(options.max_sockets);
+}
 
 Transfer::Transfer(Common& c)
     : common(c), easy(curl_easy_init()), ca_file_{CURLOPT_CAINFO, nullptr, {}},
@@ -103,6 +121,10 @@ Transfer::Transfer(Common& c)
     set(e, CURLOPT_SHARE, common.names.get());
     set(e, CURLOPT_OPENSOCKETFUNCTION, &Transfer::on_open_socket);
     set(e, CURLOPT_OPENSOCKETDATA, this);
+    set(e, CURLOPT_CLOSESOCKETFUNCTION, &Transfer::on_close_socket);
+    set(e, CURLOPT_CLOSESOCKETDATA, &common); // a connection outlives the transfer that opened it
+    set(e, CURLOPT_RESOLVER_START_FUNCTION, &Transfer::on_lookup);
+    set(e, CURLOPT_RESOLVER_START_DATA, this);
     set(e, CURLOPT_PREREQFUNCTION, &Transfer::on_connected);
     set(e, CURLOPT_PREREQDATA, this);
     set(e, CURLOPT_HEADERFUNCTION, &Transfer::on_header);
@@ -124,15 +146,11 @@ Transfer::Transfer(Common& c)
     // OpenSSL would ask at the terminal for that of an encrypted key.
     set(e, CURLOPT_KEYPASSWD, "");
 
-    for (const auto& [what, text] : {std::pair(CURLINFO_CAINFO, &default_ca_file_),
-                                     std::pair(CURLINFO_CAPATH, &default_ca_path_)})
-        if (const char* const path = info<const char*>(e, what))
-            *text = path;
     // libcurl keeps what it has read of a file, but not where there is a directory too.
-    if (!default_ca_file_.empty()) {
+    if (!common.system_ca_file.empty()) {
         set(e, CURLOPT_CAPATH, nullptr);
         set(e, CURLOPT_PROXY_CAPATH, nullptr);
-        ca_file_.unset = proxy_ca_file_.unset = default_ca_file_.c_str();
+        ca_file_.unset = proxy_ca_file_.unset = common.system_ca_file.c_str();
     }
 }
 
@@ -160,9 +178,10 @@ void Transfer::prepare_connection() {
         version = CURL_HTTP_VERSION_2_PRIOR_KNOWLEDGE;
     set(e, CURLOPT_HTTP_VERSION, version);
 
-    if (ca_file_.last != request.ca_file && default_ca_file_.empty() && !default_ca_path_.empty()) {
+    if (ca_file_.last != request.ca_file && common.system_ca_file.empty() &&
+        !common.system_ca_path.empty()) {
         ca_file_.last.reset(); // not known until all of it is set
-        const char* const path = request.ca_file.empty() ? default_ca_path_.c_str() : nullptr;
+        const char* const path = request.ca_file.empty() ? common.system_ca_path.c_str() : nullptr;
         set(e, CURLOPT_CAPATH, path);
         set(e, CURLOPT_PROXY_CAPATH, path);
     }
@@ -219,13 +238,16 @@ void Transfer::prepare() {
     }
     set(e, CURLOPT_CUSTOMREQUEST,
         plain_get || head || request.method == "POST" ? nullptr : request.method.c_str());
+}
 
+void Transfer::begin() noexcept {
     header_bytes = 0;
     body_bytes = 0;
     broken_off.reset();
     address.reset();
     address_refused = false;
     tried_address = false;
+    turned_away = false;
     connected = false;
     error[0] = '\0';
 }
@@ -336,9 +358,19 @@ std::size_t Transfer::on_body(char* data, std::size_t, std::size_t bytes, void* 
     return bytes;
 }
 
+// Called also for a name that needs no lookup, but not for one that libcurl has kept.
+int Transfer::on_lookup(void*, void*, void* self) noexcept {
+    auto& t = *static_cast<Transfer*>(self);
+    if (t.common.gate.may_look_up(t, Gate::Clock::now()))
+        return 0;
+    t.turned_away = true;
+    return 1;
+}
+
 // libcurl goes on with the next address where it gets no socket.
 curl_socket_t Transfer::on_open_socket(void* self, curlsocktype, curl_sockaddr* to) noexcept {
     auto& t = *static_cast<Transfer*>(self);
+    t.common.gate.found(t);
     const auto address = address_of(to->addr);
     if (t.common.allowed && !(address && t.common.allowed(*address))) {
         if (!t.tried_address) {
@@ -347,19 +379,33 @@ curl_socket_t Transfer::on_open_socket(void* self, curlsocktype, curl_sockaddr* 
         }
         return CURL_SOCKET_BAD;
     }
-    const int socket = ::socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
-    if (socket < 0)
+    if (t.common.sockets >= t.common.most_sockets) {
+        t.turned_away = !t.tried_address;
+        t.common.starved = true;
         return CURL_SOCKET_BAD;
+    }
+    const int socket = ::socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
     t.address = address;
     t.address_refused = false;
+    t.turned_away = false;
     t.tried_address = true;
+    if (socket < 0)
+        return CURL_SOCKET_BAD;
+    ++t.common.sockets;
     constexpr unsigned milliseconds = unacknowledged.count();
     ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &milliseconds, sizeof milliseconds);
     return socket;
 }
 
+int Transfer::on_close_socket(void* common, curl_socket_t socket) noexcept {
+    auto& c = *static_cast<Common*>(common);
+    --c.sockets;
+    c.starved = false;
+    return ::close(socket);
+}
+
 // Also where a connection is used again, which may have been opened when more was allowed.
-int Transfer::on_connected(void* self, char* ip, char*, int, int) noexcept {
+int Transfer::on_connected(void* self, char* ip, char*, int port, int local_port) noexcept {
     auto& t = *static_cast<Transfer*>(self);
     t.address = address_of(ip);
     if (t.common.allowed && !(t.address && t.common.allowed(*t.address))) {
@@ -368,10 +414,7 @@ int Transfer::on_connected(void* self, char* ip, char*, int, int) noexcept {
     }
     t.address_refused = false;
     t.connected = true;
-    t.host->reached = true;
-    t.host->failed = false;
-    if (std::exchange(t.connecting, false))
-        --t.host->connecting;
+    t.common.gate.connected(t, connection_number(ip, port, local_port));
     return CURL_PREREQFUNC_OK;
 }
 

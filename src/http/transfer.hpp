@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,16 +12,24 @@
 #include "core/networks.hpp"
 #include "http/client.hpp"
 #include "http/curl.hpp"
-#include "http/host.hpp"
+#include "http/gate.hpp"
 #include "http/lane.hpp"
 
 namespace jobq::http {
 
 // What the transfers of a client have in common.
 struct Common {
-    Options options;
+    // Throws std::bad_alloc.
+    explicit Common(const Options& options);
+
+    const Options options;
+    std::string system_ca_file, system_ca_path;        // libcurl's own; may be empty
     std::function<bool(const core::Address&)> allowed; // empty: all are
     Share names;                                       // looked up for one lane, known to all
+    Gate gate;
+    std::size_t most_sockets = std::numeric_limits<std::size_t>::max();
+    std::size_t sockets = 0; // open
+    bool starved = false;    // one was asked for in vain, and none was closed since
 };
 
 // One request on its way, with the libcurl handle that carries it. Handles are used again for
@@ -30,6 +39,8 @@ struct Transfer {
 
     // Gives libcurl the request. Throws Refusal or std::bad_alloc.
     void prepare();
+    // Before each time that it is put into a multi: it may be turned away.
+    void begin() noexcept;
     // Each lets go of the request: the handle must be out of the multi. end() fills in the
     // response, forget() drops that too.
     void end(CURLcode code) noexcept;
@@ -39,13 +50,14 @@ struct Transfer {
     static std::size_t on_header(char*, std::size_t, std::size_t bytes, void* self) noexcept;
     static std::size_t on_body(char* data, std::size_t, std::size_t bytes, void* self) noexcept;
     static curl_socket_t on_open_socket(void* self, curlsocktype, curl_sockaddr* to) noexcept;
-    static int on_connected(void* self, char* ip, char*, int, int) noexcept;
+    static int on_close_socket(void* common, curl_socket_t socket) noexcept;
+    static int on_lookup(void*, void*, void* self) noexcept;
+    static int on_connected(void* self, char* ip, char*, int port, int local_port) noexcept;
 
     Common& common;
     Easy easy;
-    Host* host = nullptr;    // while it is running
-    Lane* lane = nullptr;    // while libcurl has it
-    bool connecting = false; // counted by the host
+    Gate::Place place;
+    Lane* lane = nullptr; // while libcurl has it
     Request request;
     Response response;
     std::vector<curl_slist> headers; // nodes that point into the request: nothing is copied
@@ -56,6 +68,7 @@ struct Transfer {
     bool address_refused = false;         // by common.allowed, and no other was tried
     bool tried_address = false;           // one that was allowed
     bool connected = false;               // and allowed to send
+    bool turned_away = false;             // for want of a lookup or a socket
     std::array<char, CURL_ERROR_SIZE> error{};
     std::size_t position = 0; // in Impl::running
 
@@ -70,7 +83,6 @@ private:
     void prepare_connection();
     void read_headers() noexcept;
 
-    std::string default_ca_file_, default_ca_path_;
     Kept ca_file_, proxy_ca_file_, client_cert_, client_key_, proxy_;
 };
 

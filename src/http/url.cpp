@@ -5,6 +5,7 @@
 #include <new>
 
 #include <curl/curl.h>
+#include <strings.h>
 
 #include "core/text.hpp"
 
@@ -88,6 +89,10 @@ std::string_view host_name(std::string_view url) noexcept {
     if (url.starts_with('['))
         return url.substr(1, url.find(']') - 1);
     return url.substr(0, url.rfind(':'));
+}
+
+bool is_https(std::string_view url) noexcept {
+    return url.size() >= 6 && ::strncasecmp(url.data(), "https:", 6) == 0;
 }
 
 } // namespace jobq::http

@@ -21,4 +21,6 @@ std::optional<std::string> check_proxy(std::string_view url);
 // The host's name or address, without brackets and port. Of a URL that check_url takes.
 std::string_view host_name(std::string_view url) noexcept;
 
+bool is_https(std::string_view url) noexcept;
+
 } // namespace jobq::http
