@@ -58,6 +58,7 @@ missing_packages() {
     local headers=(curl/curl.h libcurl4-openssl-dev fmt/format.h libfmt-dev openssl/hmac.h libssl-dev)
     if [[ $1 == test ]]; then
         headers+=(doctest/doctest.h doctest-dev)
+        command -v openssl >/dev/null || echo openssl
         perl -MTest::More -MTAP::Harness -MHTTP::Tiny -MJSON::PP -e 1 2>/dev/null || echo perl
         perl -MIPC::Run -e 1 2>/dev/null || echo libipc-run-perl
         /usr/bin/python3 -c 'import psycopg2' 2>/dev/null || echo python3-psycopg2

@@ -1,127 +1,17 @@
 #include <algorithm>
-#include <atomic>
-#include <cstring>
-#include <fstream>
-#include <mutex>
+#include <cstdlib>
 #include <set>
 
-#include <dlfcn.h>
 #include <doctest/doctest.h>
-#include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include "http/client.hpp"
+#include "requests.hpp"
+#include "resolver.hpp"
 #include "server.hpp"
 
-namespace {
-
-// Lookups of names, as the program's own getaddrinfo sees them: localhost is looked up with a delay
-// for cold.test, and dead.test never found.
-struct Lookups {
-    std::atomic<int> made = 0, now = 0, peak = 0;
-    std::mutex mutex;
-    std::vector<int> at_once; // how many there were with each, in the order in which they began
-
-    void reset() {
-        made = peak = 0;
-        at_once.clear();
-    }
-} lookups;
-
-} // namespace
-
-// In place of libc's, for libcurl too.
-extern "C" int getaddrinfo(const char* node, const char* service, const addrinfo* hints,
-                           addrinfo** result) {
-    using Function = int (*)(const char*, const char*, const addrinfo*, addrinfo**);
-    static const auto real = reinterpret_cast<Function>(::dlsym(RTLD_NEXT, "getaddrinfo"));
-    const bool cold = node && std::strcmp(node, "cold.test") == 0;
-    const bool dead = node && std::strcmp(node, "dead.test") == 0;
-    if (!cold && !dead)
-        return real(node, service, hints, result);
-    ++lookups.made;
-    const int now = ++lookups.now;
-    {
-        const std::lock_guard lock(lookups.mutex);
-        lookups.at_once.push_back(now);
-        lookups.peak = std::max<int>(lookups.peak, now);
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    --lookups.now;
-    return dead ? EAI_NONAME : real("127.0.0.1", service, hints, result);
-}
-
-using namespace jobq::http;
-using namespace std::chrono_literals;
-using test::Answer;
-using test::Received;
-using test::Server;
-using Clock = std::chrono::steady_clock;
-
-namespace {
-
-constexpr auto patience = 30s; // far more than anything here takes
-
-bool readable(int fd, std::chrono::milliseconds limit) {
-    pollfd p{fd, POLLIN, 0};
-    return ::poll(&p, 1, static_cast<int>(limit.count())) == 1;
-}
-
-// Runs the client until the condition holds, and gives the responses that came meanwhile.
-template <class Condition>
-std::vector<Response> run_until(Client& client, Condition done) {
-    const auto limit = Clock::now() + patience;
-    std::vector<Response> all, some;
-    for (;;) {
-        client.step();
-        client.take(some);
-        std::move(some.begin(), some.end(), std::back_inserter(all));
-        if (done(all))
-            return all;
-        REQUIRE(Clock::now() < limit);
-        readable(client.fd(), 10ms);
-    }
-}
-
-std::vector<Response> run(Client& client, std::size_t count) {
-    return run_until(client, [&](const auto& all) { return all.size() >= count; });
-}
-
-Response send(Client& client, Request request) {
-    client.start(std::move(request));
-    auto responses = run(client, 1);
-    REQUIRE(responses.size() == 1);
-    CHECK(client.in_flight() == 0);
-    return std::move(responses.front());
-}
-
-Response send(Request request) {
-    Client client;
-    return send(client, std::move(request));
-}
-
-Request post(std::string url, std::string body = "{}") {
-    Request request;
-    request.url = std::move(url);
-    request.body = std::move(body);
-    request.headers = {"content-type: application/json"};
-    return request;
-}
-
-Server::Handler always(Answer answer) {
-    return [answer](const Received&) { return answer; };
-}
-
-std::size_t resident_bytes() {
-    std::size_t total = 0, resident = 0;
-    std::ifstream("/proc/self/statm") >> total >> resident;
-    return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-}
-
-} // namespace
+using namespace test;
 
 TEST_CASE("client: method, target, headers and body arrive as sent") {
     const Server server;
@@ -423,7 +313,7 @@ TEST_CASE("client: a name lookup never takes longer than the timeout") {
 TEST_CASE("client: a name that is not known is looked up once for many requests") {
     test::raise_descriptor_limit();
     const Server server;
-    lookups.reset();
+    names.reset();
     Client client;
     const auto url = "http://cold.test:" + std::to_string(server.port()) + "/";
     for (int i = 0; i < 1000; ++i)
@@ -432,26 +322,26 @@ TEST_CASE("client: a name that is not known is looked up once for many requests"
     const auto responses = run(client, 1000);
     for (const Response& response : responses)
         REQUIRE(response.outcome == Outcome::answered);
-    CHECK(lookups.made == 1);
+    CHECK(names.made == 1);
     CHECK(client.in_flight() == 0);
 }
 
 TEST_CASE("client: a name that cannot be found is looked up by few at a time") {
-    lookups.reset();
+    names.reset();
     Client client;
     for (int i = 0; i < 100; ++i)
         client.start(post("http://dead.test/"));
     const auto responses = run(client, 100);
     for (const Response& response : responses)
         REQUIRE(response.outcome == Outcome::dns_error);
-    CHECK(lookups.peak <= 8);
-    REQUIRE(lookups.at_once.size() == 100);
-    CHECK(lookups.at_once[1] <= 2); // it began when the first had failed
+    CHECK(names.peak <= 8);
+    REQUIRE(names.at_once().size() == 100);
+    CHECK(names.at_once()[1] <= 2); // it began when the first had failed
 }
 
 TEST_CASE("client: a host that is down holds up no other") {
     const Server server;
-    lookups.reset();
+    names.reset();
     Client client;
     for (int i = 0; i < 20; ++i) {
         client.start(post("http://dead.test/"));
@@ -722,9 +612,9 @@ TEST_CASE("client: it can be dropped with requests in flight") {
 }
 
 TEST_CASE("client: every outcome has a name of its own") {
-    std::set<std::string_view> names;
+    std::set<std::string_view> all;
     for (int i = 0; i <= static_cast<int>(Outcome::other_error); ++i)
-        names.insert(name(static_cast<Outcome>(i)));
-    CHECK(names.size() == static_cast<std::size_t>(Outcome::other_error) + 1);
+        all.insert(name(static_cast<Outcome>(i)));
+    CHECK(all.size() == static_cast<std::size_t>(Outcome::other_error) + 1);
     CHECK(name(Outcome::connection_refused) == "connection_refused");
 }
