@@ -6,6 +6,7 @@
 
 extern "C" {
 #include "access/heapam.h"
+#include "access/heaptoast.h"
 #include "access/table.h"
 #include "access/tableam.h"
 #include "access/transam.h"
@@ -103,6 +104,16 @@ Table::~Table() {
 
 Tuple Tuple::copy() const {
     return guarded([&] { return Tuple(heap_copytuple(tuple_), columns_); });
+}
+
+Tuple Tuple::keep(MemoryContext memory) const {
+    return guarded([&] {
+        MemoryContext before = MemoryContextSwitchTo(memory);
+        HeapTuple kept = HeapTupleHasExternal(tuple_) ? toast_flatten_tuple(tuple_, columns_)
+                                                      : heap_copytuple(tuple_);
+        MemoryContextSwitchTo(before);
+        return Tuple(kept, columns_);
+    });
 }
 
 void Tuple::take(std::span<Datum> values, std::span<bool> nulls) const {

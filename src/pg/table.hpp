@@ -93,6 +93,8 @@ public:
 
     // Memory of its own, for a row of a Scan that is to outlive it.
     Tuple copy() const;
+    // The same for one that is to outlive the transaction: nothing of it stays in the table.
+    Tuple keep(MemoryContext memory) const;
     // Whether this version of the row is of the running transaction.
     bool written_by_us() const;
     // Once the WAL is flushed up to here, no crash undoes the commit that made this version of the

@@ -1,7 +1,14 @@
+#include <unordered_map>
+
 #include <fmt/format.h>
 
+#include "pg/watch.hpp"
 #include "queue/checks.hpp"
 #include "queue/queues.hpp"
+
+extern "C" {
+#include "utils/memutils.h"
+}
 
 namespace jobq::queue {
 
@@ -31,14 +38,8 @@ struct EndpointColumn {
     enum : int { max_attempts = 13, retry_waits = 18 };
 };
 
-std::optional<QueueRow> find(const char* index, const pg::Param& value) {
+QueueRow read(const pg::Tuple& row) {
     using Column = QueueColumn;
-    pg::Table queues("queue", pg::Table::For::reading);
-    pg::FreshSnapshot snapshot;
-    pg::Scan scan(queues, index, snapshot, {{1, pg::Key::Is::equal, value}});
-    if (!scan.next())
-        return std::nullopt;
-    pg::Tuple row = scan.row().copy();
     QueueRow queue;
     queue.id = row.int4(Column::id);
     queue.name = row.text(Column::name);
@@ -55,6 +56,73 @@ std::optional<QueueRow> find(const char* index, const pg::Param& value) {
     queue.routes = row.datum(Column::routes);
     queue.routed = !pg::is_empty_object(queue.routes);
     return queue;
+}
+
+// Rows that this process has read, kept while they are as they were: every call asks for one.
+class Rows {
+public:
+    std::optional<QueueRow> find(std::string_view name) {
+        return find(by_name_, name, "queue_name_key");
+    }
+    std::optional<QueueRow> find(int32 id) { return find(by_id_, id, "queue_pkey"); }
+
+private:
+    // So long a change may go unnoticed that fires no trigger, such as logical replication's.
+    static constexpr TimestampTz longest = 5 * USECS_PER_SEC;
+    static constexpr std::size_t most = 16384; // then all are forgotten
+
+    template <class Id>
+    std::optional<QueueRow> find(const std::unordered_map<Id, QueueRow>& rows, Id id,
+                                 const char* index) {
+        if (good())
+            if (auto found = rows.find(id); found != rows.end())
+                return found->second;
+        return read_and_keep(index, pg::param(id));
+    }
+
+    bool good() { return watch_.changes() == changes_ && pg::clock() < until_; }
+
+    std::optional<QueueRow> read_and_keep(const char* index, const pg::Param& id) {
+        pg::Table queues("queue", pg::Table::For::reading);
+        watch_.begin(queues);
+        if (!good() || by_id_.size() == most)
+            forget();
+        pg::FreshSnapshot snapshot;
+        pg::Scan scan(queues, index, snapshot, {{1, pg::Key::Is::equal, id}});
+        if (!scan.next())
+            return std::nullopt;
+        QueueRow queue = read(scan.row().keep(memory_));
+        if (watch_.changes() == changes_) {
+            by_name_.emplace(queue.name, queue);
+            by_id_.emplace(queue.id, queue);
+        }
+        return queue;
+    }
+
+    // Somebody may still have some of them in hand, so their memory goes with the transaction.
+    void forget() {
+        by_name_.clear();
+        by_id_.clear();
+        memory_ = pg::guarded([&] {
+            if (memory_ != nullptr)
+                MemoryContextSetParent(memory_, TopTransactionContext);
+            return AllocSetContextCreate(TopMemoryContext, "jobq queues", ALLOCSET_SMALL_SIZES);
+        });
+        changes_ = watch_.changes();
+        until_ = pg::clock() + longest;
+    }
+
+    pg::Watch watch_;
+    std::uint64_t changes_ = 0;
+    TimestampTz until_ = 0;
+    MemoryContext memory_ = nullptr;
+    std::unordered_map<std::string_view, QueueRow> by_name_;
+    std::unordered_map<int32, QueueRow> by_id_;
+};
+
+Rows& rows() {
+    static Rows rows;
+    return rows;
 }
 
 } // namespace
@@ -99,11 +167,11 @@ int32 QueueRow::max_attempts_of(std::optional<std::string_view> type,
 }
 
 std::optional<QueueRow> find_queue(std::string_view name) {
-    return find("queue_name_key", pg::param(name));
+    return rows().find(name);
 }
 
 std::optional<QueueRow> find_queue(int32 id) {
-    return find("queue_pkey", pg::param(id));
+    return rows().find(id);
 }
 
 QueueRow require_queue(std::string_view name) {

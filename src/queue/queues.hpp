@@ -35,6 +35,8 @@ struct QueueRow {
                           std::optional<int32> endpoint) const;
 };
 
+// As it is now: what others have committed counts, and what this transaction did. Lives as long as
+// the transaction.
 std::optional<QueueRow> find_queue(std::string_view name);
 std::optional<QueueRow> find_queue(int32 id);
 

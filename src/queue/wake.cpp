@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "pg/call.hpp"
+#include "pg/watch.hpp"
 #include "queue/bounds.hpp"
 #include "queue/wake.hpp"
 
@@ -381,6 +382,7 @@ JOBQ_FUNCTION(jobq_settings_changed) {
         throw pg::Error(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
                         "function \"settings_changed\" was not called by the trigger manager");
     wake::note_settings();
+    pg::announce_change(reinterpret_cast<TriggerData*>(call.info()->context)->tg_relation);
     return 0;
 }
 
