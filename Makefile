@@ -21,7 +21,7 @@ PG_CPPFLAGS = -isystem $(INCLUDEDIR_SERVER) -Isrc -DJOBQ_VERSION='"$(EXTVERSION)
 	-DPGDLLEXPORT='__attribute__((visibility("default")))'
 PG_CXXFLAGS = -std=c++20 -Wall -Wextra -Wno-register $(WERROR) -fvisibility=hidden \
 	-fvisibility-inlines-hidden -MMD -MP
-SHLIB_LINK = -lcurl -lcrypto -lfmt -lstdc++
+SHLIB_LINK = -lcurl -lcrypto -lz -lfmt -lstdc++
 
 # Bitcode serves inlining of SQL-callable operators; there is nothing here that a query would inline.
 override with_llvm = no

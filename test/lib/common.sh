@@ -55,7 +55,7 @@ as_root() {
 missing_packages() {
     command -v make >/dev/null || echo make
     command -v node >/dev/null || echo nodejs
-    local headers=(curl/curl.h libcurl4-openssl-dev fmt/format.h libfmt-dev openssl/hmac.h libssl-dev)
+    local headers=(curl/curl.h libcurl4-openssl-dev fmt/format.h libfmt-dev openssl/hmac.h libssl-dev zlib.h zlib1g-dev)
     if [[ $1 == test ]]; then
         headers+=(doctest/doctest.h doctest-dev)
         command -v openssl >/dev/null || echo openssl
