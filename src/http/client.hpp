@@ -100,10 +100,12 @@ struct Options {
     long connections = 20'000;
     // Never more sockets than this are open, 0: no limit. An eighth of them is kept for hosts with
     // IPv4 and IPv6 addresses, to both of which libcurl connects when the first takes long. Idle
-    // ones are closed to make room, and a request that finds none waits. Sockets only: while a
-    // name is looked up it takes two descriptors more, of most_lookups at once; two are the
-    // client's own.
+    // ones are closed to make room, and a request that finds none waits. Other descriptors come on
+    // top: two for the client and two for each thousand connections, and some four for each name
+    // that is being looked up (Client::most_lookups).
     long max_sockets = 0;
+    // How long the address of a name is used for new connections before it is looked up again.
+    std::chrono::seconds keep_names{60};
     // A longer body ends the transfer. Up to it, what is over keep_response is read and dropped
     // so that the connection can be used again.
     std::size_t max_response = std::size_t{64} << 20;

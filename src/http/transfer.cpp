@@ -139,6 +139,7 @@ Transfer::Transfer(Common& c)
     set(e, CURLOPT_FOLLOWLOCATION, 0L);
     set(e, CURLOPT_NOPROXY, ""); // as with the proxy: not the environment's
     set(e, CURLOPT_SUPPRESS_CONNECT_HEADERS, 1L);
+    set(e, CURLOPT_DNS_CACHE_TIMEOUT, static_cast<long>(common.options.keep_names.count()));
     set(e, CURLOPT_NOSIGNAL, 1L); // no SIGALRM for name lookups
     // Otherwise a lookup that times out blocks the thread until getaddrinfo returns.
     set(e, CURLOPT_QUICK_EXIT, 1L);

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <ctime>
 #include <set>
 
 #include <doctest/doctest.h>
@@ -98,6 +100,84 @@ TEST_CASE("client: status, content type and body come back") {
     CHECK(response.error == "");
     CHECK(response.elapsed > 0us);
     CHECK(response.elapsed < patience);
+}
+
+TEST_CASE("client: what was connected to and spoken comes back") {
+    const Server server;
+    const Response response = send(post(server.url()));
+    CHECK(response.address == "127.0.0.1");
+    CHECK(response.http_version == 11);
+    CHECK(response.sent);
+    const Response refused = send(post("http://127.0.0.1:" + std::to_string(closed_port()) + "/"));
+    CHECK(refused.address == "127.0.0.1");
+    CHECK(refused.http_version == 0);
+    CHECK_FALSE(refused.sent);
+    const Response nowhere = send(post("http://dead.test/"));
+    CHECK(nowhere.address == "");
+    CHECK_FALSE(nowhere.sent);
+}
+
+TEST_CASE("client: a request that was not answered was sent nevertheless") {
+    const Server server([](const Received& r) {
+        return Answer{.then = r.target == "/hang" ? Answer::Then::hang : Answer::Then::drop};
+    });
+    Request request = post(server.url("/hang"));
+    request.timeout = 200ms;
+    CHECK(send(request).sent);
+    CHECK(send(post(server.url("/drop"))).sent);
+}
+
+TEST_CASE("client: Retry-After comes back as seconds") {
+    const auto retry_after = [](const std::string& value) {
+        const Server server(always({.status = 503, .headers = {"retry-after: " + value}}));
+        return send(post(server.url())).retry_after;
+    };
+    const auto date = [](std::chrono::seconds from_now) {
+        const std::time_t at = std::time(nullptr) + from_now.count();
+        std::array<char, 64> text;
+        std::strftime(text.data(), text.size(), "%a, %d %b %Y %H:%M:%S GMT", std::gmtime(&at));
+        return std::string(text.data());
+    };
+    CHECK(retry_after("120") == 120s);
+    CHECK(retry_after("0") == 0s);
+    CHECK(retry_after("99999999999999999999") == 365 * 24h);
+    CHECK(retry_after("Wed, 21 Oct 2015 07:28:00 GMT") == 0s);
+    const auto in_an_hour = retry_after(date(1h));
+    REQUIRE(in_an_hour);
+    CHECK(*in_an_hour <= 1h);
+    CHECK(*in_an_hour > 59min);
+    CHECK(retry_after(date(24h * 400)) == 365 * 24h);
+    CHECK_FALSE(retry_after("soon"));
+    CHECK_FALSE(retry_after("-5"));
+    CHECK_FALSE(retry_after(""));
+    const Server server(always({.status = 503}));
+    CHECK_FALSE(send(post(server.url())).retry_after);
+}
+
+TEST_CASE("client: the receiver can say that it wants no further try") {
+    for (const auto& [header, wanted] :
+         {std::pair("jobq-no-retry: true", true), std::pair("JOBQ-No-Retry: TRUE", true),
+          std::pair("jobq-no-retry: 1", true), std::pair("jobq-no-retry: false", false),
+          std::pair("jobq-no-retry: 10", false), std::pair("jobq-no-retry:", false),
+          std::pair("x-jobq-no-retry: true", false)}) {
+        CAPTURE(header);
+        const Server server(always({.status = 500, .headers = {header}}));
+        CHECK(send(post(server.url())).no_retry == wanted);
+    }
+}
+
+TEST_CASE("client: what an answer says about trying again is not taken from the one before") {
+    const Server server([](const Received& r) {
+        Answer answer{.status = 503};
+        if (r.target == "/first")
+            answer.headers = {"retry-after: 5", "jobq-no-retry: true"};
+        return answer;
+    });
+    Client client;
+    CHECK(send(client, post(server.url("/first"))).no_retry);
+    const Response response = send(client, post(server.url("/second")));
+    CHECK_FALSE(response.no_retry);
+    CHECK_FALSE(response.retry_after);
 }
 
 TEST_CASE("client: a redirect is an answer and is not followed") {

@@ -50,3 +50,20 @@ TEST_CASE("url: the length is limited") {
 TEST_CASE("url: what cannot be read is malformed") {
     CHECK(check_url("http://[::1/") == "URL is malformed");
 }
+
+TEST_CASE("url: a proxy's ends after its port") {
+    for (const std::string good :
+         {"http://proxy.test:3128", "https://proxy.test", "http://[::1]:80/"})
+        CHECK_FALSE(check_proxy(good));
+    for (const std::string bad : {"proxy.test:3128", "socks5://proxy.test", "http://a:b@proxy.test",
+                                  "http://proxy.test/path", "http://proxy.test?a", ""})
+        CHECK(check_proxy(bad));
+    CHECK(check_proxy("") == "proxy's URL must not be empty");
+}
+
+TEST_CASE("url: a host's name or address") {
+    CHECK(host_name("http://a.test/b:c") == "a.test");
+    CHECK(host_name("https://a.test:80?x=[") == "a.test");
+    CHECK(host_name("http://[2001:db8::1]:80/") == "2001:db8::1");
+    CHECK(host_name("http://192.0.2.1") == "192.0.2.1");
+}

@@ -14,14 +14,17 @@ namespace test {
 // and
 //   dead.test   is not found, after 20 ms
 //   *.hang.test is not found, but only when let_go() is called
+//   sometimes.test is 127.0.0.1, unless it hangs as these do after break_down()
 //   both.test   is 127.0.0.2 and 127.0.0.1, in this order
 // and all others are not found at once.
 class Names {
 public:
     std::atomic<int> made = 0, now = 0, peak = 0;
+    std::atomic<bool> down = false;
     std::vector<int> at_once() const; // how many there were with each, in the order they began
 
     void reset(); // counts from here on; hanging ones hang again
+    void break_down() { down = true; }
     void let_go();
 
     struct Lookup { // one that is under way
