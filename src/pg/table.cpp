@@ -65,9 +65,11 @@ bool changed_under_us(TM_Result result) {
 } // namespace
 
 FreshSnapshot::FreshSnapshot() : exceptions_(std::uncaught_exceptions()) {
-    snapshot_ = guarded([] {
+    snapshot_ = guarded([&] {
         CommandCounterIncrement();
-        PushActiveSnapshot(GetLatestSnapshot());
+        Snapshot latest = GetLatestSnapshot();
+        completions_ = latest->snapXactCompletionCount; // a copy does not have it
+        PushActiveSnapshot(latest);
         return GetActiveSnapshot();
     });
 }

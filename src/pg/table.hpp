@@ -37,9 +37,15 @@ public:
     FreshSnapshot& operator=(const FreshSnapshot&) = delete;
 
     Snapshot get() const { return snapshot_; }
+    // Whether both see the same of what others did: no transaction that writes has ended between
+    // them. What this transaction did in between does not count.
+    bool same(const FreshSnapshot& other) const {
+        return completions_ != 0 && completions_ == other.completions_;
+    }
 
 private:
     Snapshot snapshot_;
+    uint64 completions_; // transactions that had ended, as PostgreSQL counts them
     int exceptions_;
 };
 
