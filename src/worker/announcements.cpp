@@ -93,7 +93,8 @@ void Announcements::end_leases(const std::map<int32, QueueSettings>& queues) {
 TimestampTz Announcements::next() const {
     if (agenda_.ready() > 0)
         return announcing_ ? announcing_.retry_at() : 0;
-    // What is pushed to those of expected() wakes nobody: they are looked at when their time is over.
+    // What is pushed to those of expected() wakes nobody: they are looked at when their time is
+    // over.
     TimestampTz next = agenda_.next_time().value_or(DT_NOEND);
     for (auto [queue, until] : announced_)
         next = std::min(next, until);
