@@ -22,7 +22,7 @@ inline constexpr const char* dispatcher_channel = "jobq";
 
 // What happened, to whom it may concern. Plain data, fit for shared memory.
 struct Wakeup {
-    core::StreamSet<32> streams; // something became claimable here, or its next due time changed
+    core::StreamSet<128> streams; // something became claimable here, or its next due time changed
     bool settings = false;       // queues or endpoints changed
     bool scan_all = false;       // anything may have happened
     bool extension = false;      // jobq was created, updated or dropped in this database

@@ -154,7 +154,7 @@ struct Mail {
 Mail take(); // and expects nothing from then on
 // Streams that are looked at soon in any case: what is posted about these alone waits in the mail
 // without a wake-up. Not more than it holds.
-using Expected = core::StreamSet<32>;
+using Expected = core::StreamSet<128>;
 void expect(const Expected& streams);
 bool mail_waiting();
 // What CREATE EXTENSION, ALTER EXTENSION and DROP EXTENSION changed was looked at.

@@ -18,19 +18,19 @@ const sizes = {
         rounds: 1, push_seconds: 0.2, skip: 0.1, push_many: 3000, drain: 1500, drain_one: 200, drain_single: 100,
         deliver: 500, latency: 20, level: 500, snapshot_seconds: 1, snapshot_window: 0.3, snapshot_rounds: 1,
         shallow: 1000, deep: 5000, steady_seconds: 0.3, crowd: 3000, queues: 50, groups: 100,
-        in_flight: 200, slow_ms: 1500, watch_ms: 300, wal: 300,
+        in_flight: 200, slow_ms: 1500, tls_in_flight: 50, tls_slow_ms: 1500, watch_ms: 300, wal: 300,
     },
     short: {
         rounds: 3, push_seconds: 2, skip: 0.3, push_many: 40_000, drain: 30_000, drain_one: 8000, drain_single: 2000,
         deliver: 100_000, latency: 250, level: 2000, snapshot_seconds: 20, snapshot_window: 4, snapshot_rounds: 1,
         shallow: 10_000, deep: 1_000_000, steady_seconds: 4, crowd: 200_000, queues: 2000, groups: 10_000,
-        in_flight: 10_000, slow_ms: 25_000, watch_ms: 5000, wal: 10_000,
+        in_flight: 10_000, slow_ms: 25_000, tls_in_flight: 2000, tls_slow_ms: 15_000, watch_ms: 5000, wal: 10_000,
     },
     full: {
         rounds: 3, push_seconds: 4, skip: 0.5, push_many: 200_000, drain: 100_000, drain_one: 20_000, drain_single: 10_000,
         deliver: 100_000, latency: 1000, level: 2000, snapshot_seconds: 60, snapshot_window: 10, snapshot_rounds: 1,
         shallow: 10_000, deep: 10_000_000, steady_seconds: 8, crowd: 1_000_000, queues: 10_000, groups: 100_000,
-        in_flight: 10_000, slow_ms: 30_000, watch_ms: 10_000, wal: 50_000,
+        in_flight: 10_000, slow_ms: 30_000, tls_in_flight: 10_000, tls_slow_ms: 90_000, watch_ms: 10_000, wal: 50_000,
     },
 };
 

@@ -569,19 +569,25 @@ const cpuSeconds = (pid) => {
 };
 
 async function in_flight(b) {
-    const jobs = b.size.in_flight;
+    await slow(b, { jobs: b.size.in_flight, ms: b.size.slow_ms, most: { memory: 400, cpu: 2 } });
+    // Told apart: a handshake each, and the memory of as many TLS sessions.
+    await slow(b, { jobs: b.size.tls_in_flight, ms: b.size.tls_slow_ms, tls: true, most: {} });
+}
+
+async function slow(b, { jobs, ms, tls = false, most }) {
     await b.database('in_flight', [jobq()], async (db) => {
-        const web = await slowServer();
+        const web = await slowServer({ tls });
         // More than the defaults allow; nothing else is changed.
         sql(db, `ALTER SYSTEM SET jobq.max_in_flight = ${jobs}`);
         sql(db, `SELECT pg_reload_conf();
-            SELECT jobq.create_endpoint('slow', '${web.url(b.size.slow_ms)}', max_in_flight => ${jobs}, timeout => '5 min');
+            SELECT jobq.create_endpoint('slow', '${web.url(ms)}', max_in_flight => ${jobs}, timeout => '5 min',
+                options => '${JSON.stringify({ connect_timeout: '1 min', ...(tls && { ca_file: web.ca, http_version: '1.1' }) })}');
             SELECT jobq.alter_queue('bench', endpoint => 'slow');`);
         try {
             await dispatcherRuns(db);
             b.fill(db, jobq(), jobs);
             const all = async () => (await web.stats()).peak_in_flight >= jobs;
-            await until('every job in flight', b.size.slow_ms / 1000, all, 50).catch(() => {}); // the row tells
+            await until('every job in flight', ms / 1000, all, 50).catch(() => {}); // the row tells
             const status = row(db, `SELECT pid, in_flight FROM jobq.status() WHERE database = current_database()`);
             const there = (await web.stats()).in_flight;
             const from = cpuSeconds(status.pid);
@@ -591,15 +597,15 @@ async function in_flight(b) {
             const memory = rss(status.pid);
             await until('the end of the slow deliveries', 300, () => number(db, jobq().waiting) === 0, 500);
             const stats = await web.stats();
-            b.check(`${jobs} slow jobs, ${stats.distinct} arrived, ${number(db, jobq().kept)} completed`,
+            const what = `${b.count(jobs)} slow deliveries${tls ? ' over TLS' : ''}`;
+            b.check(`${what}: ${stats.distinct} arrived, ${number(db, jobq().kept)} completed`,
                 stats.distinct === jobs && stats.requests === jobs && number(db, jobq().kept) === jobs);
-            b.check(`${still} of ${there} were still in flight while the CPU was watched`, still === there);
-            b.keep('in flight', { peak: stats.peak_in_flight, said: status.in_flight, memory, cpu });
-            const what = `${b.count(jobs)} slow deliveries`;
+            b.check(`${what}: ${still} of ${there} were still in flight while the CPU was watched`, still === there);
+            b.keep(tls ? 'in flight over TLS' : 'in flight', { peak: stats.peak_in_flight, said: status.in_flight, memory, cpu });
             const own = `${memory.own.toFixed(0)} MB without what is shared`;
-            b.row({ what: `${what}: in flight at once`, ours: stats.peak_in_flight, leastFigure: jobs, unit: '' });
-            b.row({ what: `${what}: the dispatcher's memory (${own})`, ours: memory.all, mostFigure: 400, unit: 'MB' });
-            b.row({ what: `${what}: CPU while waiting`, ours: 100 * cpu, mostFigure: 2, unit: '% of a core' });
+            b.row({ what: `${what}: in flight at once`, ours: stats.peak_in_flight, leastFigure: tls ? undefined : jobs, unit: '' });
+            b.row({ what: `${what}: the dispatcher's memory (${own})`, ours: memory.all, mostFigure: most.memory, unit: 'MB' });
+            b.row({ what: `${what}: CPU while waiting`, ours: 100 * cpu, mostFigure: most.cpu, unit: '% of a core' });
         } finally {
             sql(db, 'ALTER SYSTEM RESET jobq.max_in_flight');
             sql(db, 'SELECT pg_reload_conf()');

@@ -103,8 +103,8 @@ function freePort() {
     });
 }
 
-const receiver = (port) =>
-    spawn(process.execPath, [path.join(here, '../receiver.js'), '--port', port, '--keep', '0'], { stdio: 'ignore' });
+const receiver = (port, options = []) =>
+    spawn(process.execPath, [path.join(here, '../receiver.js'), '--port', port, '--keep', '0', ...options], { stdio: 'ignore' });
 
 const text = async (url) => (await fetch(url)).text();
 
@@ -160,13 +160,25 @@ async function webServer() {
     return { url, nginx: Boolean(nginx), requests, stop: () => stop(child) };
 }
 
-// The tests' receiver, which answers after some time.
-async function slowServer() {
+// The tests' receiver, which answers after some time; over TLS with a certificate made for it, ca.
+async function slowServer({ tls = false } = {}) {
     const port = await freePort();
-    const child = receiver(port);
-    const stats = async () => JSON.parse(await text(`http://127.0.0.1:${port}/_stats`));
+    const file = (name) => path.join(work, `slow-${port}-${name}`);
+    const secure = ['--control', '--port-file', file('ports'), '--certificate', file('certificate'), '--key', file('key')];
+    if (tls)
+        execFileSync('openssl', ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-days', '1',
+            '-subj', '/CN=127.0.0.1', '-addext', 'subjectAltName = IP:127.0.0.1', '-keyout', file('key'),
+            '-out', file('certificate')], { stdio: 'ignore' });
+    const child = receiver(port, tls ? secure : []);
+    // What it has counted is told without TLS, and on a port of its own.
+    const told = tls
+        ? await until('the slow web server', 10, () => fs.existsSync(file('ports')) && fs.readFileSync(file('ports'), 'utf8'))
+            .then((ports) => ports.split('\n')[1])
+        : port;
+    const stats = async () => JSON.parse(await text(`http://127.0.0.1:${told}/_stats`));
     await until('the slow web server', 10, () => stats().then(() => true, () => false));
-    return { url: (ms) => `http://127.0.0.1:${port}/slow?ms=${ms}`, stats, stop: () => stop(child) };
+    const url = (ms) => `${tls ? 'https' : 'http'}://127.0.0.1:${port}/slow?ms=${ms}`;
+    return { url, ca: file('certificate'), stats, stop: () => stop(child) };
 }
 
 function stop(child) {
