@@ -280,9 +280,11 @@ public:
         if (lease_end_ != DT_NOEND)
             wake::note_lease(order_.stream, lease_end_);
         search.keep();
-        Claims claims{std::move(claimed_), durable_at_, {}, blocked_};
+        Claims claims{std::move(claimed_), durable_at_, {}, blocked_, {}};
         if (claims.jobs.size() < limit_ && next_due_ != DT_NOEND)
             claims.next_due = next_due_;
+        if (held_until_ != DT_NOEND)
+            claims.lease_end = held_until_;
         return claims;
     }
 
@@ -406,6 +408,8 @@ private:
             return end(row, Over::Why::lease_over);
         } else {
             lease_end_ = std::min(lease_end_, until);
+            if (!delivery)
+                held_until_ = std::min(held_until_, until);
         }
         return false;
     }
@@ -476,7 +480,8 @@ private:
     std::vector<Over> over_;
     std::set<core::Uuid> tried_; // to be ended: once, since somebody may have them locked
     std::optional<core::Place> first_;
-    TimestampTz lease_end_ = DT_NOEND; // the first of those that were met
+    TimestampTz lease_end_ = DT_NOEND;  // the first of those that were met
+    TimestampTz held_until_ = DT_NOEND; // the same, but for deliveries
     XLogRecPtr durable_at_ = InvalidXLogRecPtr;
     TimestampTz next_due_ = DT_NOEND;
     bool blocked_ = false;

@@ -66,6 +66,8 @@ struct Claims {
     // When the stream's next job is due; nothing if there is none, or if the limit was reached.
     std::optional<TimestampTz> next_due = {};
     bool blocked = false; // somebody has locked what was to be ended: look again soon
+    // When the first lease ends of those that others hold, as far as the claim has seen them.
+    std::optional<TimestampTz> lease_end = {};
 };
 Claims claim(const ClaimOrder& order);
 

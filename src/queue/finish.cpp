@@ -526,14 +526,14 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
     return ended;
 }
 
-std::size_t hand_over(const pg::Spi& spi, std::span<const Attempt> items) {
+std::vector<LeaseEnd> hand_over(const pg::Spi& spi, std::span<const Attempt> items) {
     static pg::Statement extend(R"(
         UPDATE jobq.job AS j SET lease_until = clock_timestamp() + q.lease, delivery = NULL
         FROM unnest($1::uuid[], $2::int[]) AS t (id, attempt), jobq.queue AS q
         WHERE j.id = t.id AND j.attempt = t.attempt AND j.lease_until IS NOT NULL AND q.id = j.queue_id
         RETURNING j.queue_id, coalesce(j.endpoint_id, 0), j.lease_until)");
     if (items.empty())
-        return 0;
+        return {};
     pg::lock_for_writing("job");
     pg::ArrayBuilder wanted(UUIDOID, items.size());
     for (const Attempt& item : items)
@@ -545,12 +545,12 @@ std::size_t hand_over(const pg::Spi& spi, std::span<const Attempt> items) {
             ids.add(pg::param(item.id));
             attempts.add(pg::param(item.attempt));
         }
-    std::size_t handed = 0;
+    std::vector<LeaseEnd> ends;
     for (auto row : extend.run(spi, {ids.param(), attempts.param()})) {
-        wake::note_lease({row.int4(1), row.int4(2)}, row.timestamp(3));
-        ++handed;
+        ends.push_back({{row.int4(1), row.int4(2)}, row.timestamp(3)});
+        wake::note_lease(ends.back().stream, ends.back().at);
     }
-    return handed;
+    return ends;
 }
 
 void disable_endpoint(const pg::Spi& spi, int32 endpoint, std::string_view reason) {

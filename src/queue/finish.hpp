@@ -19,6 +19,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/stream.hpp"
 #include "pg/spi.hpp"
 
 namespace jobq::queue {
@@ -77,9 +78,14 @@ struct Attempt {
     int32 attempt;
 };
 
+struct LeaseEnd {
+    core::Stream stream;
+    TimestampTz at;
+};
+
 // These deliveries were accepted, and go on: as if a worker had pulled them, for the queue's lease
-// from now. Skips what somebody has locked. Returns how many still ran.
-std::size_t hand_over(const pg::Spi& spi, std::span<const Attempt> items);
+// from now. Skips what somebody has locked. Returns when the leases of those that still ran end.
+std::vector<LeaseEnd> hand_over(const pg::Spi& spi, std::span<const Attempt> items);
 
 // An endpoint wants no more. Unless somebody has its row locked.
 void disable_endpoint(const pg::Spi& spi, int32 endpoint, std::string_view reason);

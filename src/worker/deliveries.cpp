@@ -122,6 +122,8 @@ TimestampTz Deliveries::work(const Woken& woken) {
             flush(XactLastCommitEnd);
         }
     }
+    for (const auto& [stream, at] : results_.take_lease_ends())
+        lease_ends_.look_at(stream, at);
     announcements_.announce(queues_, pg::clock());
     publish(pg::clock());
     return more ? pg::clock() : next_turn(pg::clock());
@@ -317,6 +319,11 @@ void Deliveries::drop_waiting(int32 endpoint_id) {
 bool Deliveries::record_and_claim(TimestampTz now) {
     if (stale_settings_)
         load_settings();
+    lease_ends_.ring(now);
+    while (auto stream = lease_ends_.next()) {
+        lease_ends_.done(*stream);
+        agenda_.look_at(*stream);
+    }
     agenda_.ring(now);
     reopen(now);
     bool wants = delivers() && !draining_ && (agenda_.ready() > 0 || !wide_.empty());
@@ -463,7 +470,7 @@ std::size_t Deliveries::claim_from(Stream stream, const QueueSettings& queue, En
                                    Claimed& claimed) {
     microseconds lease = std::max<microseconds>(queue.lease, endpoint.settings().timeout);
     lease += lease_margin;
-    auto [jobs, durable, next_due, blocked] =
+    auto [jobs, durable, next_due, blocked, lease_end] =
         queue::claim({.stream = stream,
                       .limit = limit,
                       .max_running = queue.max_running,
@@ -486,6 +493,8 @@ std::size_t Deliveries::claim_from(Stream stream, const QueueSettings& queue, En
         }
     }
     requesting_ = false;
+    if (lease_end)
+        lease_ends_.look_at(stream, *lease_end);
     if (jobs.size() < limit) {
         if (blocked)
             next_due = std::min(next_due.value_or(DT_NOEND), now + retry_locked_after);
@@ -629,6 +638,7 @@ TimestampTz Deliveries::next_turn(TimestampTz now) const {
     if (delivers()) {
         next = std::min(next, delete_at_);
         next = std::min(next, agenda_.next_time().value_or(DT_NOEND));
+        next = std::min(next, lease_ends_.next_time().value_or(DT_NOEND));
         if (!reopening_.empty())
             next = std::min(next, reopening_.begin()->first);
     }

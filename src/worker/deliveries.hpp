@@ -132,6 +132,8 @@ private:
     std::map<int32, QueueSettings> queues_;
     core::Agenda agenda_;  // streams that are delivered
     std::set<int32> wide_; // queues of which any stream may have jobs
+    // When leases of such end that are held by others: of what was accepted, to be done later.
+    core::Agenda lease_ends_;
     // Endpoints that may have room again at a time.
     std::map<int32, TimestampTz> reopen_at_;
     std::set<std::pair<TimestampTz, int32>> reopening_; // the same

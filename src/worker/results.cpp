@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "queue/finish.hpp"
 #include "worker/transaction.hpp"
 
 namespace jobq::worker {
@@ -45,8 +44,10 @@ queue::Ending ending_of(Verdict::Ending ending) {
     }
 }
 
-// Records what it can. Returns, in their order, the ids of those that somebody has locked.
-std::vector<core::Uuid> record_all(const pg::Spi& spi, std::span<const Result> results) {
+// Records what it can. Returns, in their order, the ids of those that somebody has locked. Adds the
+// leases of those that were accepted.
+std::vector<core::Uuid> record_all(const pg::Spi& spi, std::span<const Result> results,
+                                   std::vector<queue::LeaseEnd>& lease_ends) {
     std::vector<queue::Completion> completions;
     std::vector<queue::Failure> failures;
     std::vector<queue::Attempt> accepted;
@@ -83,7 +84,9 @@ std::vector<core::Uuid> record_all(const pg::Spi& spi, std::span<const Result> r
     }
     std::size_t done = queue::complete(completions, OnLocked::skip).size();
     done += queue::fail(spi, failures, OnLocked::skip).size();
-    done += queue::hand_over(spi, accepted);
+    auto handed_over = queue::hand_over(spi, accepted);
+    lease_ends.insert(lease_ends.end(), handed_over.begin(), handed_over.end());
+    done += handed_over.size();
     if (done == results.size())
         return {};
     // Of the rest, those whose lease is gone came too late: cancelled, or taken over.
@@ -112,7 +115,7 @@ std::size_t Results::due(TimestampTz now) {
 }
 
 std::vector<core::Uuid> Results::record(const pg::Spi& spi, std::size_t due) {
-    return record_all(spi, {results_.data(), due});
+    return record_all(spi, {results_.data(), due}, lease_ends_);
 }
 
 void Results::record_one_by_one(std::size_t due) {
@@ -138,7 +141,7 @@ bool Results::record_alone(Result& result) {
     bool recorded = false;
     auto try_it = [&] {
         in_transaction([&](const pg::Spi& spi) {
-            recorded = record_all(spi, {&result, 1}).empty();
+            recorded = record_all(spi, {&result, 1}, lease_ends_).empty();
             commit_without_flush();
         });
     };
@@ -204,6 +207,7 @@ TimestampTz Results::next() const {
 void Results::clear() {
     results_.clear();
     in_hand_.clear();
+    lease_ends_.clear();
 }
 
 } // namespace jobq::worker

@@ -7,10 +7,12 @@
 
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/uuid.hpp"
 #include "pg/spi.hpp"
+#include "queue/finish.hpp"
 #include "worker/endpoint.hpp"
 #include "worker/trouble.hpp"
 
@@ -47,6 +49,9 @@ public:
     // It failed: each in a transaction of its own. Throws what concerns them all.
     void record_one_by_one(std::size_t due);
 
+    // When the leases end of those that were recorded as accepted, each told once.
+    std::vector<queue::LeaseEnd> take_lease_ends() { return std::exchange(lease_ends_, {}); }
+
     // When the next one is to be tried; DT_NOEND if there is none.
     TimestampTz next() const;
     const Trouble& trouble() const { return recording_; }
@@ -59,6 +64,7 @@ private:
     // Every attempt that is claimed and not recorded as ended.
     std::unordered_map<core::Uuid, int32, core::UuidHash> in_hand_;
     std::vector<Result> results_;
+    std::vector<queue::LeaseEnd> lease_ends_; // some perhaps of what was rolled back
     Trouble recording_;
 };
 
