@@ -27,7 +27,7 @@
 //   /hang           never answers
 //   /reset          closes the connection without an answer
 //   /json           200 {"ok": true, "id": ..., "attempt": ...}; ?body=JSON answers that instead
-//   /bytes?hex=...  200 with these bytes, as text/plain
+//   /bytes?hex=...  200 with these bytes, as text/plain; &status=NNN answers that instead
 //   /big?bytes=N    200 with a body of N bytes; &chunked=1 does not tell its length before
 //   /flaky?fails=N  500 for the first N requests of a webhook-id, then 200; ?status=NNN instead of 500
 // Each takes ?header=NAME:VALUE, also several times.
@@ -317,7 +317,7 @@ function behave(seen, body, request, response) {
             (query && query.get('body')) || JSON.stringify({ ok: true, id: record.id, attempt: record.attempt }),
             { 'content-type': 'application/json' });
     case 'bytes':
-        return answer(seen, response, 200, Buffer.from((query && query.get('hex')) || '', 'hex'));
+        return answer(seen, response, number('status', 200), Buffer.from((query && query.get('hex')) || '', 'hex'));
     case 'big':
         return big(seen, response, number('bytes', 1 << 20), query && query.has('chunked'));
     case 'flaky':
