@@ -312,6 +312,8 @@ private:
         Groups groups(jobs_, snapshot, order_.stream.queue);
         LevelScan scan(jobs_, snapshot, order_.stream, level);
         visit_spots(search, level, scan, groups);
+        if (claimed_.size() == limit_) // of what comes from the bound on, nothing is read
+            read_to = level.from;
         scan.begin(order_.stream, level);
         while (claimed_.size() < limit_ && scan.next()) {
             Tuple row = scan.row();
