@@ -80,6 +80,12 @@ void Agenda::unblock(std::int32_t endpoint) {
         make_ready(stream, streams_.at(stream));
 }
 
+void Agenda::unblock_all() {
+    for (const auto& [endpoint, blocked] : std::exchange(blocked_, {}))
+        for (const Stream& stream : blocked)
+            make_ready(stream, streams_.at(stream));
+}
+
 void Agenda::forget(Stream stream) {
     auto found = streams_.find(stream);
     if (found == streams_.end())

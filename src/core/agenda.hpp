@@ -43,6 +43,7 @@ public:
     void done(Stream stream, std::optional<Time> at = {});
     void block(Stream stream, std::int32_t endpoint);
     void unblock(std::int32_t endpoint);
+    void unblock_all();
     // Whatever it is, it becomes idle.
     void forget(Stream stream);
 

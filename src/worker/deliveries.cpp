@@ -192,10 +192,9 @@ void Deliveries::load_settings() {
         }
     });
     stale_settings_ = false;
-    for (const auto& [id, endpoint] : endpoints_) {
-        agenda_.unblock(id);
+    agenda_.unblock_all(); // of those too whose endpoint is gone, and its queue has another
+    for (const auto& [id, endpoint] : endpoints_)
         changed_.insert(id);
-    }
     reopening_.clear();
     reopen_at_.clear();
 }
@@ -369,10 +368,9 @@ bool Deliveries::record_and_claim(TimestampTz now) {
 }
 
 void Deliveries::roll_back(const Claimed& claimed) {
-    for (auto& [id, endpoint] : endpoints_) {
+    for (auto& [id, endpoint] : endpoints_)
         endpoint.unreserve();
-        agenda_.unblock(id);
-    }
+    agenda_.unblock_all();
     for (const Stream& stream : claimed.visited)
         agenda_.look_at(stream);
 }

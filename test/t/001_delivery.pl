@@ -438,6 +438,19 @@ hook($node, 'paused', $receiver->url('/ok'));
 	is($request->{queue}, 'fast', 'as a job of its queue');
 }
 
+{
+	hook($node, 'leaving', $receiver->url('/ok'), endpoint => { enabled => JSON::PP::false });
+	my $id = push_to(q{'leaving'});
+	until_state($node, push_to(q{'request'}), 'completed', 'the dispatcher has met a queue whose endpoint takes nothing');
+	sql(sprintf q{
+		BEGIN;
+		SELECT jobq.create_endpoint('coming', '%s');
+		SELECT jobq.alter_queue('leaving', endpoint => 'coming');
+		SELECT jobq.drop_endpoint('leaving');
+		COMMIT;}, $receiver->url('/ok'));
+	until_state($node, $id, 'completed', 'jobs go to the endpoint that has taken the place of a dropped one');
+}
+
 # Ends before the end
 
 {

@@ -102,6 +102,21 @@ TEST_CASE("agenda: an endpoint lets all its streams go on") {
     CHECK(agenda.ready() == 3);
 }
 
+TEST_CASE("agenda: all blocked streams go on together, whatever their endpoint") {
+    Agenda agenda;
+    agenda.look_at(a);
+    agenda.block(a, 7);
+    agenda.look_at(b);
+    agenda.block(b, 8);
+    agenda.look_at(c, 10);
+    agenda.unblock_all();
+    CHECK(agenda.ready() == 2);
+    CHECK(agenda.next_time() == 10);
+    agenda.block(a, 7);
+    agenda.unblock(7);
+    CHECK(agenda.ready() == 2);
+}
+
 TEST_CASE("agenda: a forgotten stream comes back only when it is looked at again") {
     Agenda agenda;
     agenda.look_at(a);
