@@ -553,11 +553,13 @@ std::vector<LeaseEnd> hand_over(const pg::Spi& spi, std::span<const Attempt> ite
     return ends;
 }
 
-void disable_endpoint(const pg::Spi& spi, int32 endpoint, std::string_view reason) {
+bool disable_endpoint(const pg::Spi& spi, int32 endpoint, std::string_view reason) {
     static pg::Statement disable(R"(
         UPDATE jobq.endpoint AS e SET enabled = false, disabled_reason = $2
         WHERE e.id IN (SELECT o.id FROM jobq.endpoint AS o WHERE o.id = $1 AND o.enabled FOR UPDATE SKIP LOCKED))");
+    static pg::Statement enabled("SELECT FROM jobq.endpoint AS e WHERE e.id = $1 AND e.enabled");
     disable.run(spi, {pg::param(endpoint), pg::param(reason)});
+    return enabled.run(spi, {pg::param(endpoint)}).empty();
 }
 
 std::vector<core::Uuid> still_running(const pg::Spi& spi, std::span<const core::Uuid> ids,

@@ -87,8 +87,8 @@ struct LeaseEnd {
 // from now. Skips what somebody has locked. Returns when the leases of those that still ran end.
 std::vector<LeaseEnd> hand_over(const pg::Spi& spi, std::span<const Attempt> items);
 
-// An endpoint wants no more. Unless somebody has its row locked.
-void disable_endpoint(const pg::Spi& spi, int32 endpoint, std::string_view reason);
+// An endpoint wants no more. False: somebody has its row locked, and it is not disabled yet.
+bool disable_endpoint(const pg::Spi& spi, int32 endpoint, std::string_view reason);
 
 // Which of these attempts still run: those that complete() and fail() skipped because somebody had
 // the job locked, and not those that came too late.

@@ -51,13 +51,18 @@ std::vector<core::Uuid> record_all(const pg::Spi& spi, std::span<const Result> r
     std::vector<queue::Completion> completions;
     std::vector<queue::Failure> failures;
     std::vector<queue::Attempt> accepted;
+    std::vector<core::Uuid> left;
     std::deque<std::string> texts; // views of which are kept below
     auto text = [&](const std::string& from) -> const std::string& {
         return texts.emplace_back(pg::from_utf8(from));
     };
     for (const Result& result : results) {
-        if (result.verdict.gone)
-            queue::disable_endpoint(spi, result.endpoint, text(result.verdict.error));
+        // Not recorded without: the dispatcher sends nothing there, and the row would not say so.
+        if (result.verdict.gone &&
+            !queue::disable_endpoint(spi, result.endpoint, text(result.verdict.error))) {
+            left.push_back(result.id);
+            continue;
+        }
         if (result.verdict.ending == Verdict::Ending::accepted) {
             accepted.push_back({result.id, result.attempt});
             continue;
@@ -87,8 +92,9 @@ std::vector<core::Uuid> record_all(const pg::Spi& spi, std::span<const Result> r
     auto handed_over = queue::hand_over(spi, accepted);
     lease_ends.insert(lease_ends.end(), handed_over.begin(), handed_over.end());
     done += handed_over.size();
-    if (done == results.size())
-        return {};
+    std::sort(left.begin(), left.end());
+    if (done + left.size() == results.size())
+        return left;
     // Of the rest, those whose lease is gone came too late: cancelled, or taken over.
     std::vector<core::Uuid> ids;
     std::vector<int32> attempts;
@@ -97,6 +103,7 @@ std::vector<core::Uuid> record_all(const pg::Spi& spi, std::span<const Result> r
         attempts.push_back(result.attempt);
     }
     auto running = queue::still_running(spi, ids, attempts);
+    running.insert(running.end(), left.begin(), left.end());
     std::sort(running.begin(), running.end());
     return running;
 }

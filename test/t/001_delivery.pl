@@ -575,6 +575,13 @@ is(occurrences($node, qr/(?:ERROR|FATAL|PANIC|LOG):  jobq dispatcher/), 0, 'the 
 		'it goes on when that is gone');
 	is($own->stats->{requests}, 10, 'and has kept the answers in mind');
 	is(dispatcher_pid($node, 'postgres'), $pid, 'it is the same dispatcher all the time');
+	hook($node, 'gone', $receiver->url('/status/410'));
+	$session->query_safe(q{BEGIN; SELECT FROM jobq.endpoint WHERE name = 'gone' FOR UPDATE});
+	$id = push_to(q{'gone'});
+	until_is($node, q{SELECT failed FROM jobq.endpoint_stats WHERE endpoint = 'gone'}, 1, 'an endpoint wants no more while its row is locked');
+	$session->query_safe('ROLLBACK');
+	until_is($node, q{SELECT enabled FROM jobq.endpoint WHERE name = 'gone'}, 'f', 'and is disabled when the lock is gone');
+	until_is($node, qq{SELECT state, failures FROM jobq.jobs WHERE id = '$id'}, 'queued|0', 'its job waits');
 	close_session($session);
 }
 
