@@ -223,9 +223,21 @@ void Deliveries::send_test(const test_mail::TestOrder& order) {
         test_mail::answer(order.ticket, result);
         return;
     }
-    auto request =
-        make_test_request(endpoint->second.settings(), fmt::format("test_{}", order.ticket),
-                          pg::unix_time(pg::clock()));
+    http::Request request;
+    try {
+        in_transaction([&](const pg::Spi&) { // for what has to be converted to UTF-8
+            request =
+                make_test_request(endpoint->second.settings(), fmt::format("test_{}", order.ticket),
+                                  pg::unix_time(pg::clock()));
+        });
+    } catch (const pg::Error& error) {
+        pg::recover();
+        test_mail::TestResult result;
+        result.outcome = "bad_request";
+        result.error = "no request can be made: " + error.message;
+        test_mail::answer(order.ticket, result);
+        return;
+    }
     request.tag = ++last_tag_;
     tests_.emplace(request.tag, order.ticket);
     client_.start(std::move(request));

@@ -92,6 +92,8 @@ hook($node, 'request', $receiver->url('/ok'),
 	my ($request) = requests_for($id);
 	is($request->{body}, qq({"a": "\x{e9}"}), 'its payloads are sent as UTF-8');
 	is($request->{type}, "\xc3\xa9", 'and so are its headers');
+	$node->safe_psql('latin1', q{SELECT jobq.alter_endpoint('latin', headers => '{"x-of": "\u00e9"}')});
+	is($node->safe_psql('latin1', q{SELECT outcome FROM jobq.send_test('latin')}), 'completed', 'also those of a test');
 	$id = push_to(q{'latin', options => '{"headers": {"receiver": "json?body={\"a\": \"%E2%82%AC\"}"}}'}, 'latin1');
 	until_state($node, $id, 'completed', 'an answer that its encoding cannot hold completes the job', database => 'latin1');
 }
