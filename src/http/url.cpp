@@ -74,10 +74,10 @@ std::optional<std::string> check_url(std::string_view text) {
 
 std::optional<std::string> check_proxy(std::string_view text) {
     if (auto wrong = check_url(text))
-        return "proxy's " + *wrong;
+        return "proxy " + *wrong;
     const std::size_t end = text.find_first_of("/?#", text.find("://") + 3);
     if (end != std::string_view::npos && text.substr(end) != "/")
-        return "proxy's URL must end after its port";
+        return "proxy URL must end after its port";
     return std::nullopt;
 }
 

@@ -103,8 +103,8 @@ JOBQ_FUNCTION(jobq_check_proxy) {
     if (proxy.size() < scheme.size() ||
         pg_strncasecmp(proxy.data(), scheme.data(), scheme.size()) != 0)
         throw invalid("proxy URL must begin with http://");
-    if (auto reason = jobq::http::check_url(proxy))
-        throw invalid("proxy " + *reason);
+    if (auto reason = jobq::http::check_proxy(proxy))
+        throw invalid(*reason);
     return 0;
 }
 

@@ -103,7 +103,7 @@ TEST_CASE("proxy: one that is not there is no reason to go without") {
         request.proxy = "http://user:secret@127.0.0.1:8080";
         const Response response = send(request);
         CHECK(response.outcome == Outcome::refused_request);
-        CHECK(response.error == "proxy's URL must not contain a user name or password");
+        CHECK(response.error == "proxy URL must not contain a user name or password");
     }
     CHECK(server.received().empty());
 }

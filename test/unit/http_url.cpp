@@ -58,7 +58,7 @@ TEST_CASE("url: a proxy's ends after its port") {
     for (const std::string bad : {"proxy.test:3128", "socks5://proxy.test", "http://a:b@proxy.test",
                                   "http://proxy.test/path", "http://proxy.test?a", ""})
         CHECK(check_proxy(bad));
-    CHECK(check_proxy("") == "proxy's URL must not be empty");
+    CHECK(check_proxy("") == "proxy URL must not be empty");
 }
 
 TEST_CASE("url: a host's name or address") {
