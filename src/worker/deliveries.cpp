@@ -369,6 +369,9 @@ bool Deliveries::record_and_claim(TimestampTz now) {
         else
             throw;
         return !locked;
+    } catch (const std::exception&) { // out of memory
+        roll_back(claimed);
+        throw;
     }
     results_.recorded(due, left);
     if (wants)
