@@ -1,10 +1,12 @@
 #include "http/transfer.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <ctime>
 #include <new>
+#include <system_error>
 #include <utility>
 
 #include <arpa/inet.h>
@@ -12,6 +14,7 @@
 #include <netinet/tcp.h>
 #include <strings.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "core/header.hpp"
@@ -43,6 +46,25 @@ long to_curl(milliseconds timeout) noexcept {
     // 0 would mean no limit, and libcurl keeps them in an int.
     constexpr milliseconds longest = std::chrono::hours(24 * 20);
     return static_cast<long>(std::clamp(timeout, milliseconds(1), longest).count());
+}
+
+// libcurl reads these files in step(): so they must be there, and not be something that has no end
+// or that a read waits for.
+void check_file(std::string_view what, const std::string& file) {
+    constexpr off_t most_bytes = off_t{4} << 20;
+    if (file.empty())
+        return;
+    const auto refuse = [&](const std::string& why) {
+        const std::string text = "could not use " + std::string(what) + " \"" + file + "\": " + why;
+        throw Refusal(Outcome::tls_error, text.c_str());
+    };
+    struct stat found {};
+    if (::stat(file.c_str(), &found) != 0 || ::access(file.c_str(), R_OK) != 0)
+        refuse(std::generic_category().message(errno));
+    if (!S_ISREG(found.st_mode))
+        refuse("it is not a regular file");
+    if (found.st_size > most_bytes)
+        refuse("it is longer than " + std::to_string(most_bytes) + " bytes");
 }
 
 std::optional<core::Address> address_of(const sockaddr& generic) noexcept {
@@ -171,6 +193,11 @@ void Transfer::prepare_connection() {
         if (const auto wrong = check_proxy(request.proxy))
             throw Refusal(Outcome::refused_request, wrong->c_str());
     keep(proxy_, request.proxy);
+    if (is_https(request.url)) {
+        check_file("ca_file", request.ca_file);
+        check_file("client_cert_file", request.client_cert_file);
+        check_file("client_key_file", request.client_key_file);
+    }
 
     long version = CURL_HTTP_VERSION_1_1;
     if (request.version != Version::http_1_1 && is_https(request.url))
