@@ -256,6 +256,23 @@ std::optional<int32> named_endpoint(const PushSettings& s, const QueueRow& queue
     return rows[0].int4(1);
 }
 
+constexpr std::string_view trace_name = "traceparent";
+
+// A trace of a later version may have characters that JSON would take for its own.
+Datum trace_header(std::string_view trace) {
+    Datum value = pg::json_value({.key = {}, .kind = pg::JsonField::Kind::string, .text = trace});
+    return *pg::try_jsonb(fmt::format(R"({{"{}": {}}})", trace_name, pg::json_text(value)));
+}
+
+// Header names are the same in any case, JSON keys are not.
+bool has_trace(Datum headers) {
+    auto fields = pg::json_object(headers);
+    return fields && std::any_of(fields->begin(), fields->end(), [](const pg::JsonField& field) {
+               return field.key.size() == trace_name.size() &&
+                      pg_strncasecmp(field.key.data(), trace_name.data(), trace_name.size()) == 0;
+           });
+}
+
 } // namespace
 
 PushSettings push_settings(std::string_view queue, std::optional<TimestampTz> run_at,
@@ -281,7 +298,7 @@ PushSettings push_settings(std::string_view queue, std::optional<TimestampTz> ru
                     fmt::format("priority must be between {} and {}", PG_INT16_MIN, PG_INT16_MAX));
     settings.priority = priority;
     if (auto trace = pg::settings::traceparent(); !trace.empty())
-        settings.headers = pg::try_jsonb(fmt::format(R"({{"traceparent": "{}"}})", trace));
+        settings.headers = trace_header(trace);
     return settings;
 }
 
@@ -315,7 +332,9 @@ void apply_options(PushSettings& settings, std::optional<Datum> options,
         } else if (field.key == "headers") {
             auto headers = pg::json_value(field);
             check_headers(headers);
-            settings.headers = settings.headers ? pg::joined(*settings.headers, headers) : headers;
+            settings.headers = settings.headers && !has_trace(headers)
+                                   ? pg::joined(*settings.headers, headers)
+                                   : headers;
         } else if (field.key == "endpoint") {
             settings.endpoint = string(field);
         } else if (field.key == "pushed_by") {
