@@ -77,16 +77,27 @@ void sign(http::Request& request, const EndpointSettings& endpoint, std::string_
         request.headers.push_back(header("webhook-signature", signatures));
 }
 
-// Binary mode of the HTTP binding of CloudEvents 1.0: what content-type says is the data's.
+// Whether these pairs of names and values have one of the name.
+bool has(const auto& headers, std::string_view name) {
+    return std::any_of(headers.begin(), headers.end(),
+                       [&](const auto& header) { return same_name(header.first, name); });
+}
+
+// Binary mode of the HTTP binding of CloudEvents 1.0: what content-type says is the data's. Those
+// that are among `given` are sent as they are there.
 void add_cloudevents(http::Request& request, const EndpointSettings& endpoint, std::string_view id,
-                     std::string_view type, microseconds created) {
+                     std::string_view type, microseconds created, const auto& given) {
     if (endpoint.cloudevents_source.empty())
         return;
-    request.headers.push_back("ce-specversion: 1.0");
-    request.headers.push_back(header("ce-id", id));
-    request.headers.push_back(header("ce-source", endpoint.cloudevents_source));
-    request.headers.push_back(header("ce-type", core::percent_encoded(type)));
-    request.headers.push_back(header("ce-time", rfc3339(created)));
+    auto add = [&](std::string_view name, std::string_view value) {
+        if (!has(given, name))
+            request.headers.push_back(header(name, value));
+    };
+    add("ce-specversion", "1.0");
+    add("ce-id", id);
+    add("ce-source", endpoint.cloudevents_source);
+    add("ce-type", core::percent_encoded(type));
+    add("ce-time", rfc3339(created));
 }
 
 void compress(http::Request& request, const EndpointSettings& endpoint) {
@@ -135,13 +146,10 @@ http::Request make_request(const queue::ClaimedJob& job, const QueueSettings& qu
         request.headers.push_back(header("jobq-type", pg::to_utf8(*type)));
     request.headers.push_back(fmt::format("jobq-attempt: {}", job.attempt));
     add_cloudevents(request, endpoint, id, type ? pg::to_utf8(*type) : queue_name,
-                    core::time_of(job.id));
+                    core::time_of(job.id), headers);
     for (const auto& [name, value] : headers)
         request.headers.push_back(header(name, pg::to_utf8(value)));
-    bool encoded = std::any_of(headers.begin(), headers.end(), [](const auto& header) {
-        return same_name(header.first, "content-encoding");
-    });
-    if (!encoded)
+    if (!has(headers, "content-encoding"))
         compress(request, endpoint);
     return request;
 }
@@ -152,7 +160,7 @@ http::Request make_test_request(const EndpointSettings& endpoint, std::string_vi
     request.body = R"({"test": true})";
     sign(request, endpoint, id, at);
     request.headers.push_back("jobq-test: true");
-    add_cloudevents(request, endpoint, id, "jobq.test", at);
+    add_cloudevents(request, endpoint, id, "jobq.test", at, endpoint.headers);
     request.headers.push_back("content-type: application/json");
     for (const auto& [name, value] : endpoint.headers)
         if (!same_name(name, "content-type"))

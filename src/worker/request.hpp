@@ -10,8 +10,8 @@
 
 namespace jobq::worker {
 
-// Headers, in the order in which a later one of a name wins: content type, the endpoint's, the
-// push's. Nobody but jobq sets webhook-... and jobq-...
+// Headers, in the order in which a later one of a name wins: content type and those of CloudEvents,
+// the endpoint's, the push's. Nobody but jobq sets webhook-... and jobq-...
 //
 // It is signed as Standard Webhooks 1.0.0 says, at `at` (unix time). What is signed is the payload
 // itself, which is what a receiver has in its hands when it has undone content-encoding.
