@@ -23,9 +23,9 @@ inline constexpr const char* dispatcher_channel = "jobq";
 // What happened, to whom it may concern. Plain data, fit for shared memory.
 struct Wakeup {
     core::StreamSet<128> streams; // something became claimable here, or its next due time changed
-    bool settings = false;       // queues or endpoints changed
-    bool scan_all = false;       // anything may have happened
-    bool extension = false;      // jobq was created, updated or dropped in this database
+    bool settings = false;        // queues or endpoints changed
+    bool scan_all = false;        // anything may have happened
+    bool extension = false;       // jobq was created, updated or dropped in this database
 
     void merge(const Wakeup& other) noexcept {
         streams.merge(other.streams);
