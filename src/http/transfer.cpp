@@ -407,15 +407,12 @@ curl_socket_t Transfer::on_open_socket(void* self, curlsocktype, curl_sockaddr* 
         }
         return CURL_SOCKET_BAD;
     }
-    const bool full = t.common.sockets >= t.common.most_sockets;
-    const int socket = full ? -1 : ::socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
-    // The process may have opened more, or be allowed less, than was expected. A socket of ours
-    // that is closed makes room, if there is one.
-    if (full || (socket < 0 && (errno == EMFILE || errno == ENFILE) && t.common.sockets > 0)) {
+    if (t.common.sockets >= t.common.most_sockets) {
         t.turned_away = !t.tried_address;
         t.common.starved = true;
         return CURL_SOCKET_BAD;
     }
+    const int socket = ::socket(to->family, to->socktype | SOCK_CLOEXEC, to->protocol);
     t.address = address;
     t.address_refused = false;
     t.turned_away = false;
