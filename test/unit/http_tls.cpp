@@ -22,9 +22,6 @@ TEST_CASE("tls: a server is refused, and nothing sent,") {
     SUBCASE("if its authority is not that of the CA file") {
         request.ca_file = Certificates::get().other_ca();
     }
-    SUBCASE("if the CA file does not exist") {
-        request.ca_file = Certificates::get().file("nothing.pem");
-    }
     SUBCASE("if its certificate is for another name") {
         certificate = "elsewhere";
     }
@@ -37,6 +34,17 @@ TEST_CASE("tls: a server is refused, and nothing sent,") {
     CHECK(response.outcome == Outcome::tls_error);
     CHECK(response.error != "");
     CHECK(response.address == "127.0.0.1");
+    CHECK_FALSE(response.sent);
+}
+
+TEST_CASE("tls: where the CA file does not exist nothing is connected to") {
+    const NodeServer server(tls("h1"));
+    Request request = post(server.url());
+    request.ca_file = Certificates::get().file("nothing.pem");
+    const Response response = send(std::move(request));
+    CHECK(response.outcome == Outcome::tls_error);
+    CHECK(response.error.find("nothing.pem") != std::string::npos);
+    CHECK(response.address == "");
     CHECK_FALSE(response.sent);
 }
 
