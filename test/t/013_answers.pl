@@ -183,7 +183,7 @@ hook_to('not_later');
 	until_state($node, $second, 'completed', 'until it is completed');
 }
 
-hook_to('short', endpoint => { accept_later => JSON::PP::true }, queue => { lease => '1 s' });
+hook_to('short', endpoint => { accept_later => JSON::PP::true }, queue => { lease => '3 s' });
 {
 	my $long = answered('short', 'status/202');
 	until_accepted($long, 'a job is accepted for a short lease');
@@ -193,7 +193,7 @@ hook_to('short', endpoint => { accept_later => JSON::PP::true }, queue => { leas
 	until_state($node, $id, 'completed', 'a job is delivered again when its lease is over');
 	is(story($node, $id), '1 lease_expired, 2 completed', 'its story says why');
 	my @requests = $receiver->requests(id => $id);
-	within($requests[1]{arrived} - $requests[0]{ended}, 980, 20_000, 'not before');
+	within($requests[1]{arrived} - $requests[0]{ended}, 2900, 30_000, 'not before');
 	is(sql(qq{SELECT failures FROM jobq.jobs WHERE id = '$id'}), 1, 'it is charged');
 	until_state($node, $last, 'dead', 'one that has no attempt left is dead');
 	is(story($node, $last), '1 lease_expired', 'for that reason');
@@ -209,7 +209,7 @@ for my $how ('SIGTERM', 'SIGKILL')
 	my $pid = dispatcher($node);
 	my $id = answered('restart', 'status/202');
 	my $ends = answered('restart_short', 'flaky?fails=1&status=202');
-	until_accepted($_, "a job is accepted before $how") for $id, $ends;
+	until_accepted($_, "a job is accepted before $how") for $ends, $id;
 	sql('CREATE TABLE flushed (); DROP TABLE flushed');    # and what was recorded before, with its commit
 	if ($how eq 'SIGTERM') { sql("SELECT pg_terminate_backend($pid)") }
 	else { kill 'KILL', $pid }
@@ -379,21 +379,21 @@ my %patient = (retry_first => '1 h', retry_jitter => 0, retry_longest => '5 h');
 sub arrival { my ($id) = @_; return ($receiver->requests(id => $id))[0]{arrived} }
 
 hook_to('pause', endpoint => { max_in_flight => 8, min_in_flight => 2 });
-for my $case ([ 429, 4, 1 ], [ 503, 2, 2 ])
+for my $case ([ 429, 4, 2 ], [ 503, 2, 3 ])
 {
 	my ($status, $window, $pause) = @$case;
 	my $early = $pause * 1000 - 50;    # ms
 	my $id = answered('pause', "flaky?fails=1&status=$status&header=retry-after:$pause");
 	until_story($id, "1 http_$status", "$status with Retry-After");
-	until_setting('"window"', 'pause', $window, "leaves a window of $window");
-	within(setting('extract(epoch FROM paused_until - last_at)', 'pause'), $pause - 0.01, $pause + 0.01, "and a pause of $pause s");
+	until_setting(qq{"window", abs(extract(epoch FROM paused_until - last_at) - $pause) < 0.01}, 'pause', "$window|t",
+		"leaves a window of $window, and a pause of $pause s");
 	my $other = answered('pause', 'status/200');
 	my $neighbour = answered('plain', 'status/200');
 	until_state($node, $neighbour, 'completed', 'other endpoints go on');
 	until_state($node, $other, 'completed', 'another job of the endpoint waits for the end of the pause');
 	my ($refused) = $receiver->requests(id => $id);
 	within(arrival($other) - $refused->{ended}, $early, 30_000, 'and leaves then');
-	cmp_ok(arrival($neighbour), '<', $refused->{ended} + $early, 'others left before') if $pause == 2;
+	cmp_ok(arrival($neighbour), '<', $refused->{ended} + $early, 'others left before') if $pause == 3;
 	is(story($node, $other), '1 completed', 'it did not try before');
 	until_state($node, $id, 'completed', 'the job that was refused is delivered');
 	within(($receiver->requests(id => $id))[1]{arrived} - $refused->{ended}, $early, 30_000, 'after the pause, too');
@@ -410,14 +410,16 @@ for my $case ([ 429, 4, 1 ], [ 503, 2, 2 ])
 
 {
 	my $own = Receiver->start;
-	hook_to('window', to => $own, endpoint => { max_in_flight => 8, min_in_flight => 2, timeout => '300 ms' });
+	hook_to('window', to => $own, endpoint => { max_in_flight => 8, min_in_flight => 2 });
 	my $at = sub { until_setting('"window"', 'window', @_) };
 	until_state($node, answered('window', 'status/200'), 'completed', 'an endpoint answers well');
 	$at->(8, 'its window is all that it may have in flight');
 	until_state($node, answered('window', 'flaky?fails=1&status=503'), 'completed', '503 without Retry-After is retried');
 	$at->(4, 'it halves the window');
 	is(setting('paused_until IS NULL', 'window'), 't', 'but makes no pause');
+	sql(q{SELECT jobq.alter_endpoint('window', options => '{"timeout": "300 ms"}')});
 	until_story(answered('window', 'hang', max_attempts => 1), '1 timeout', 'an endpoint does not answer in time');
+	sql(q{SELECT jobq.alter_endpoint('window', options => '{"timeout": "30 s"}')});
 	$at->(2, 'that halves it too');
 	until_story(answered('window', "status/$_", max_attempts => 1), "1 http_$_", "$_ is an answer") for 500, 404;
 	$at->(2, 'that does nothing to it');
@@ -478,14 +480,16 @@ for my $case ([ 429, 4, 1 ], [ 503, 2, 2 ])
 	my $own = Receiver->start;
 	hook_to('rate', to => $own, endpoint => { rate => 4, burst => 3 });
 	sql(q{SELECT jobq.push_many('rate', array_agg('{}'::jsonb)) FROM generate_series(1, 9)});
-	my $stats = $own->wait_for(sub { $_[0]{requests} == 9 }, 'nine requests');
-	my @at = map { $_->{arrived} - $stats->{first_arrival} } $own->requests;
-	note("arrived after @at ms");
-	cmp_ok($at[2], '<', 700, 'as many as the burst leave at once');
-	# The nth needs n - 3 tokens; an arrival may be later than it left, the first too.
-	my @early = grep { $at[$_] < ($_ - 2) * 250 - 200 } 3 .. 8;
+	$own->wait_for(sub { $_[0]{requests} == 9 }, 'nine requests');
+	# By the dispatcher's clock: the receiver may be late with each.
+	my @at = split /\n/, sql(q{
+		SELECT extract(epoch FROM started_at - min(started_at) OVER ()) FROM jobq.jobs WHERE queue = 'rate' ORDER BY started_at});
+	note("left after @at s");
+	cmp_ok($at[2], '<', 0.1, 'as many as the burst leave at once');
+	# The nth needs n - 3 tokens.
+	my @early = grep { $at[$_] < ($_ - 2) * 0.25 - 0.02 } 3 .. 8;
 	is(@early, 0, 'the others at the rate') || diag("too early: @early");
-	cmp_ok($at[8], '<', 15_000, 'and not much later');
+	cmp_ok($at[8], '<', 15, 'and not much later');
 }
 
 # Method
