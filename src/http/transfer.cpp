@@ -308,7 +308,15 @@ void Transfer::end(CURLcode code) noexcept {
     else if (code == CURLE_OK)
         end(Outcome::answered, "");
     else
-        end(outcome_of(code, e, connected), error[0] ? error.data() : curl_easy_strerror(code));
+        end(refused_certificate(code) ? Outcome::tls_error : outcome_of(code, e, connected),
+            error[0] ? error.data() : curl_easy_strerror(code));
+}
+
+// With TLS 1.3 the handshake is over for the client before the server has seen its certificate:
+// what the server thinks of it comes in place of an answer, and only libcurl's text tells.
+bool Transfer::refused_certificate(CURLcode code) const noexcept {
+    return (code == CURLE_RECV_ERROR || code == CURLE_SEND_ERROR) && response.status == 0 &&
+           std::strstr(error.data(), " alert ") != nullptr;
 }
 
 void Transfer::read_headers() noexcept {

@@ -82,6 +82,7 @@ private:
     void keep(Kept& kept, const std::string& text);
     void prepare_connection();
     void read_headers() noexcept;
+    bool refused_certificate(CURLcode code) const noexcept;
 
     Kept ca_file_, proxy_ca_file_, client_cert_, client_key_, proxy_;
 };
