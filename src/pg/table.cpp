@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <unordered_map>
 
 #include "pg/table.hpp"
 
@@ -19,6 +20,7 @@ extern "C" {
 #include "nodes/primnodes.h"
 #include "tcop/utility.h"
 #include "utils/fmgroids.h"
+#include "utils/inval.h"
 #include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
@@ -92,6 +94,8 @@ Table::~Table() {
     if (unwinding(exceptions_))
         return;
     for (Index& index : indexes_) {
+        if (index.relation == nullptr)
+            continue;
 #if PG_VERSION_NUM >= 170000
         index_insert_cleanup(index.relation, index.info);
 #endif
@@ -157,50 +161,93 @@ Tuple Table::make(std::span<const Datum> values, std::span<const bool> nulls) {
     });
 }
 
+// Opening an index, and working out which rows it has, costs as much as putting a row into it. Most
+// rows are in few of their table's indexes.
+class Table::Shapes {
+public:
+    std::optional<Shape> find(Oid index) {
+        if (!std::exchange(registered_, true))
+            guarded([&] { CacheRegisterRelcacheCallback(changed, PointerGetDatum(this)); });
+        auto found = shapes_.find(index);
+        return found == shapes_.end() ? std::nullopt : std::optional(found->second);
+    }
+    void keep(const Shape& shape) { shapes_.insert_or_assign(shape.oid, shape); }
+
+private:
+    // An index keeps its shape, but its number may be another's once it is dropped.
+    static void changed(Datum shapes, Oid relation) {
+        auto& known = reinterpret_cast<Shapes*>(DatumGetPointer(shapes))->shapes_;
+        if (relation == InvalidOid)
+            known.clear();
+        else
+            known.erase(relation);
+    }
+
+    std::unordered_map<Oid, Shape> shapes_;
+    bool registered_ = false;
+};
+
+// Called guarded.
+Table::Shape Table::shape_of(Relation index, const IndexInfo* info) {
+    using Rows = Shape::Rows;
+    if (info->ii_ExclusionOps != nullptr || !index->rd_index->indimmediate)
+        ereport(ERROR, errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+                errmsg("\"%s\" is an index of a kind that jobq's tables cannot have",
+                       RelationGetRelationName(index)),
+                errhint("Drop the constraint: neither exclusion constraints nor deferrable ones "
+                        "work here."));
+    Shape shape{RelationGetRelid(index), Rows::all, 0, info->ii_Expressions == NIL};
+    if (info->ii_Predicate != NIL)
+        shape.rows = Rows::where_complex;
+    // The conditions of our own indexes are of one column: NULL, NOT NULL, or a true boolean.
+    if (list_length(info->ii_Predicate) == 1) {
+        Node* of = static_cast<Node*>(linitial(info->ii_Predicate));
+        auto rows = Rows::where_true;
+        if (IsA(of, NullTest)) {
+            auto* test = reinterpret_cast<NullTest*>(of);
+            rows = test->nulltesttype == IS_NULL ? Rows::where_null : Rows::where_not_null;
+            of = reinterpret_cast<Node*>(test->arg);
+        }
+        if (IsA(of, Var)) {
+            shape.rows = rows;
+            shape.column = reinterpret_cast<Var*>(of)->varattno;
+        }
+    }
+    return shape;
+}
+
+// Called guarded.
+void Table::open(Index& index) {
+    if (index.relation != nullptr)
+        return;
+    index.relation = index_open(index.shape.oid, RowExclusiveLock);
+    index.info = BuildIndexInfo(index.relation);
+}
+
 void Table::open_indexes() {
+    static Shapes shapes;
     if (std::exchange(indexes_open_, true))
         return;
     List* oids = guarded([&] { return RelationGetIndexList(relation_); });
     indexes_.reserve(static_cast<std::size_t>(list_length(oids)));
+    bool complex = false;
     ListCell* cell;
     foreach (cell, oids) {
         Oid oid = lfirst_oid(cell);
-        Index opened = guarded([&] {
-            Index index{};
-            index.relation = index_open(oid, RowExclusiveLock);
-            index.info = BuildIndexInfo(index.relation);
-            if (index.info->ii_ExclusionOps != nullptr || !index.relation->rd_index->indimmediate)
-                ereport(ERROR, errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-                        errmsg("\"%s\" is an index of a kind that jobq's tables cannot have",
-                               RelationGetRelationName(index.relation)),
-                        errhint("Drop the constraint: neither exclusion constraints nor deferrable "
-                                "ones work here."));
-            index.simple = index.info->ii_Expressions == NIL;
-            index.rows =
-                index.info->ii_Predicate == NIL ? Index::Rows::all : Index::Rows::where_complex;
-            // The conditions of our own indexes are of one column: NULL, NOT NULL, or a true
-            // boolean.
-            if (list_length(index.info->ii_Predicate) == 1) {
-                Node* of = static_cast<Node*>(linitial(index.info->ii_Predicate));
-                auto rows = Index::Rows::where_true;
-                if (IsA(of, NullTest)) {
-                    auto* test = reinterpret_cast<NullTest*>(of);
-                    rows = test->nulltesttype == IS_NULL ? Index::Rows::where_null
-                                                         : Index::Rows::where_not_null;
-                    of = reinterpret_cast<Node*>(test->arg);
-                }
-                if (IsA(of, Var)) {
-                    index.rows = rows;
-                    index.column = reinterpret_cast<Var*>(of)->varattno;
-                }
-            }
-            return index;
-        });
-        indexes_.push_back(opened);
+        Index index{};
+        if (auto known = shapes.find(oid)) {
+            index.shape = *known;
+        } else {
+            index.shape.oid = oid;
+            guarded([&] {
+                open(index);
+                index.shape = shape_of(index.relation, index.info);
+            });
+            shapes.keep(index.shape);
+        }
+        complex |= !index.shape.simple || index.shape.rows == Shape::Rows::where_complex;
+        indexes_.push_back(index);
     }
-    bool complex = std::any_of(indexes_.begin(), indexes_.end(), [](const Index& index) {
-        return !index.simple || index.rows == Index::Rows::where_complex;
-    });
     if (complex)
         guarded([&] {
             executor_ = CreateExecutorState();
@@ -209,22 +256,23 @@ void Table::open_indexes() {
         });
 }
 
+// Called guarded.
 bool Table::in_index(Index& index, HeapTuple tuple) {
-    if (!index.info->ii_ReadyForInserts)
-        return false;
+    using Rows = Shape::Rows;
     bool null;
-    switch (index.rows) {
-    case Index::Rows::all:
+    switch (index.shape.rows) {
+    case Rows::all:
         return true;
-    case Index::Rows::where_null:
-        return heap_attisnull(tuple, index.column, columns());
-    case Index::Rows::where_not_null:
-        return !heap_attisnull(tuple, index.column, columns());
-    case Index::Rows::where_true: {
-        Datum value = heap_getattr(tuple, index.column, columns(), &null);
+    case Rows::where_null:
+        return heap_attisnull(tuple, index.shape.column, columns());
+    case Rows::where_not_null:
+        return !heap_attisnull(tuple, index.shape.column, columns());
+    case Rows::where_true: {
+        Datum value = heap_getattr(tuple, index.shape.column, columns(), &null);
         return !null && DatumGetBool(value);
     }
-    case Index::Rows::where_complex:
+    case Rows::where_complex:
+        open(index);
         if (index.info->ii_PredicateState == nullptr)
             index.info->ii_PredicateState = ExecPrepareQual(index.info->ii_Predicate, executor_);
         return ExecQual(index.info->ii_PredicateState, GetPerTupleExprContext(executor_));
@@ -241,9 +289,12 @@ void Table::index_row(HeapTuple tuple) {
     for (Index& index : indexes_) {
         if (!in_index(index, tuple))
             continue;
+        open(index);
+        if (!index.info->ii_ReadyForInserts)
+            continue;
         Datum values[INDEX_MAX_KEYS];
         bool nulls[INDEX_MAX_KEYS];
-        if (index.simple)
+        if (index.shape.simple)
             for (int i = 0; i < index.info->ii_NumIndexAttrs; ++i)
                 values[i] =
                     heap_getattr(tuple, index.info->ii_IndexAttrNumbers[i], columns(), &nulls[i]);

@@ -164,14 +164,21 @@ public:
     Oid index(const char* name) const;
 
 private:
-    struct Index {
-        enum class Rows { all, where_null, where_not_null, where_true, where_complex };
-        Relation relation;
-        IndexInfo* info;
-        Rows rows;
+    // Which rows an index has.
+    struct Shape {
+        Oid oid;
+        enum class Rows { all, where_null, where_not_null, where_true, where_complex } rows;
         AttrNumber column; // of the condition, where it is about one
         bool simple;       // columns only
     };
+    struct Index {
+        Shape shape;
+        Relation relation; // null until a row is for it
+        IndexInfo* info;
+    };
+    class Shapes; // those that this process has seen
+    static Shape shape_of(Relation index, const IndexInfo* info);
+    static void open(Index& index); // unless it is
     void open_indexes();
     void index_row(HeapTuple tuple);
     bool in_index(Index& index, HeapTuple tuple);
