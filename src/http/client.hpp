@@ -43,7 +43,9 @@ struct Request {
     std::chrono::milliseconds timeout{30'000};        // for all of it; >= 1 ms
     std::size_t keep_response = 16'384;               // bytes of the answer's body to hand back
     Version version = Version::automatic;
-    std::string ca_file;          // PEM, and no other is trusted; empty: the system's
+    // PEM, and no other is trusted; empty: the system's. Read for each connection; one of more than
+    // 16 kB every 10 s at most, and of more than 4 MB never.
+    std::string ca_file;
     std::string client_cert_file; // PEM, with the chain; empty: none
     std::string client_key_file;  // PEM, not encrypted; empty: in client_cert_file
     // As check_proxy (url.hpp) wants it. Empty: none, whatever the environment says.

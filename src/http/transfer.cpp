@@ -37,6 +37,10 @@ constexpr long receive_buffer = 4096;
 // For the system's certificates libcurl reads and parses a quarter of a megabyte for each
 // connection (20 ms), unless it may keep the result; changes are seen after this time.
 constexpr long keep_ca_seconds = 3600;
+// A file of one's own takes the place of the system's there, and what it says now counts: it is not
+// kept, unless it is so long that to read it for each connection would hold up all others.
+constexpr off_t short_ca_bytes = off_t{16} << 10;
+constexpr long keep_long_ca_seconds = 10;
 // The kernel gives a connection up whose peer has acknowledged nothing for this long. With HTTP/2
 // one that is dead would otherwise be used by request after request, as none of them closes it.
 constexpr milliseconds unacknowledged = seconds(20);
@@ -50,10 +54,11 @@ long to_curl(milliseconds timeout) noexcept {
 
 // libcurl reads these files in step(): so they must be there, and not be something that has no end
 // or that a read waits for.
-void check_file(std::string_view what, const std::string& file) {
+// Returns its length.
+off_t check_file(std::string_view what, const std::string& file) {
     constexpr off_t most_bytes = off_t{4} << 20;
     if (file.empty())
-        return;
+        return 0;
     const auto refuse = [&](const std::string& why) {
         const std::string text = "could not use " + std::string(what) + " \"" + file + "\": " + why;
         throw Refusal(Outcome::tls_error, text.c_str());
@@ -65,6 +70,7 @@ void check_file(std::string_view what, const std::string& file) {
         refuse("it is not a regular file");
     if (found.st_size > most_bytes)
         refuse("it is longer than " + std::to_string(most_bytes) + " bytes");
+    return found.st_size;
 }
 
 std::optional<core::Address> address_of(const sockaddr& generic) noexcept {
@@ -193,8 +199,9 @@ void Transfer::prepare_connection() {
         if (const auto wrong = check_proxy(request.proxy))
             throw Refusal(Outcome::refused_request, wrong->c_str());
     keep(proxy_, request.proxy);
+    off_t ca_bytes = 0;
     if (is_https(request.url)) {
-        check_file("ca_file", request.ca_file);
+        ca_bytes = check_file("ca_file", request.ca_file);
         check_file("client_cert_file", request.client_cert_file);
         check_file("client_key_file", request.client_key_file);
     }
@@ -215,8 +222,10 @@ void Transfer::prepare_connection() {
     }
     keep(ca_file_, request.ca_file);
     keep(proxy_ca_file_, request.ca_file);
-    // A file of one's own is short, and would take the place of the system's.
-    set(e, CURLOPT_CA_CACHE_TIMEOUT, request.ca_file.empty() ? keep_ca_seconds : 0L);
+    set(e, CURLOPT_CA_CACHE_TIMEOUT,
+        request.ca_file.empty()     ? keep_ca_seconds
+        : ca_bytes > short_ca_bytes ? keep_long_ca_seconds
+                                    : 0L);
     keep(client_cert_, request.client_cert_file);
     keep(client_key_, request.client_key_file);
 }
