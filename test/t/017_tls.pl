@@ -91,6 +91,12 @@ tls_hook('trusted', $h1->url('/ok'));
 	is($_->stats->{requests}, 0, 'neither gets a request') for $expired, $elsewhere;
 }
 {
+	# With others before it, as in a system's file.
+	append_to_file("$dir/long.pem", slurp_file($other->ca) x 100 . slurp_file($authority->ca));
+	tls_hook('long', $h1->url('/slow?ms=100'), ca_file => "$dir/long.pem", max_in_flight => 50);
+	many('long', 50, 'a ca_file may have many certificates');
+}
+{
 	# In both directions, so that neither a connection nor what was trusted before is used again.
 	alter('trusted', ca_file => $other->ca);
 	comes_to('trusted', 'tls_error', 'another ca_file takes effect at once');
