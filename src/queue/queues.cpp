@@ -1,4 +1,5 @@
 #include <unordered_map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -104,8 +105,8 @@ private:
         by_name_.clear();
         by_id_.clear();
         memory_ = pg::guarded([&] {
-            if (memory_ != nullptr)
-                MemoryContextSetParent(memory_, TopTransactionContext);
+            if (auto* old = std::exchange(memory_, nullptr))
+                MemoryContextSetParent(old, TopTransactionContext);
             return AllocSetContextCreate(TopMemoryContext, "jobq queues", ALLOCSET_SMALL_SIZES);
         });
         changes_ = watch_.changes();
