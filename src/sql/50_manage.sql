@@ -110,6 +110,10 @@ CREATE FUNCTION jobq.alter_queue(
 DECLARE
     made jobq.queue;
 BEGIN
+    -- Its name before its row, as whoever pushes and then writes the row: see route_again.
+    IF endpoint IS NOT NULL OR options ?| '{endpoint,routes}' THEN
+        PERFORM jobq.lock_name('queue', queue, exclusive => true);
+    END IF;
     PERFORM FROM jobq.queue AS q WHERE q.name = alter_queue.queue FOR UPDATE;
     made := jobq.queue_with(jobq.queue_named(queue), endpoint, max_attempts, lease, keep, options);
     UPDATE jobq.queue AS q
@@ -401,6 +405,15 @@ COMMENT ON FUNCTION jobq.cancel IS
 'Cancels a job that waits or runs. One that runs is not stopped: its outcome is no longer recorded, and its worker is told so by the error of its next call. Locks the job''s row.
 Errors: 42704 no such job, 55000 it has ended already, 22004 NULL id.';
 
+-- A job that is put back goes by its queue's routes. Where the transaction sees older ones than there are: 40001.
+CREATE FUNCTION jobq.require_current(queue_id int) RETURNS void
+    LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+        PERFORM FROM jobq.queue AS q WHERE q.id = require_current.queue_id FOR SHARE;
+    END IF;
+END $$;
+
 CREATE FUNCTION jobq.retry(id uuid) RETURNS void
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
 DECLARE
@@ -413,6 +426,7 @@ BEGIN
                               (SELECT d.queue_id FROM jobq.dead AS d WHERE d.id = retry.id),
                               (SELECT f.queue_id FROM jobq.finished AS f WHERE f.id = retry.id LIMIT 1));
     PERFORM jobq.lock_name('queue', queue.name, exclusive => false); -- before any row, as drop_queue
+    PERFORM jobq.require_current(queue.id);
     SELECT * INTO job FROM jobq.job AS j WHERE j.id = retry.id FOR UPDATE;
     IF FOUND THEN
         IF job.lease_until IS NOT NULL THEN
@@ -479,6 +493,7 @@ BEGIN
     END IF;
     PERFORM jobq.lock_name('queue', queue, exclusive => false); -- see drop_queue
     found := jobq.queue_named(queue);
+    PERFORM jobq.require_current(found.id);
     WITH chosen AS MATERIALIZED (
         SELECT d.* FROM jobq.dead AS d
         WHERE d.queue_id = found.id AND (types IS NULL OR d.type = ANY (types))

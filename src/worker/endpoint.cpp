@@ -77,6 +77,12 @@ Verdict judge(const EndpointSettings& settings, const http::Response& response) 
 }
 
 void Endpoint::set(EndpointSettings settings, Time now) {
+    // What was learnt is of another place, or an administrator says that it is over.
+    if (settings.url != settings_.url || (settings.enabled && !settings_.enabled)) {
+        breaker_ = core::Breaker();
+        paused_until_ = Time(0);
+        opened_ = false;
+    }
     settings_ = std::move(settings);
     window_.set_bounds(settings_.min_in_flight, settings_.max_in_flight);
     if (settings_.rate)
