@@ -41,18 +41,23 @@ Breaker::Ticket Breaker::began(const BreakerRules& rules, microseconds now) noex
 }
 
 void Breaker::succeeded(const BreakerRules& rules, microseconds now, Ticket ticket) noexcept {
-    if (is_probe(ticket))
+    if (is_probe(ticket)) {
         close();
-    else if (state_ == State::closed && ticket.period == period_)
+    } else if (state_ == State::closed && ticket.period == period_) {
         count(bucket(rules, now).succeeded);
+        in_a_row_ = 0;
+    }
 }
 
-void Breaker::failed(const BreakerRules& rules, microseconds now, Ticket ticket) noexcept {
+void Breaker::failed(const BreakerRules& rules, microseconds now, Ticket ticket,
+                     Failure failure) noexcept {
     const microseconds longest = std::max(rules.longest, microseconds::zero());
     if (is_probe(ticket)) {
         open(now, wait_ > longest / 2 ? longest : wait_ * 2);
     } else if (state_ == State::closed && ticket.period == period_) {
         count(bucket(rules, now).failed);
+        if (failure == Failure::of_endpoint)
+            count(in_a_row_);
         if (enough(rules))
             open(now, std::clamp(rules.first, microseconds::zero(), longest));
     }
@@ -93,13 +98,16 @@ bool Breaker::enough(const BreakerRules& rules) const noexcept {
         succeeded += bucket.succeeded;
         failed += bucket.failed;
     }
-    return rules.failures > 0 && failed >= static_cast<std::uint64_t>(rules.failures) &&
-           failed >= succeeded;
+    if (rules.failures <= 0)
+        return false;
+    const auto enough = static_cast<std::uint64_t>(rules.failures);
+    return failed >= enough && (failed >= succeeded || in_a_row_ >= enough);
 }
 
 void Breaker::close() noexcept {
     state_ = State::closed;
     buckets_.fill({});
+    in_a_row_ = 0;
 }
 
 void Breaker::open(microseconds now, microseconds wait) noexcept {

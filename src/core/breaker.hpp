@@ -8,11 +8,12 @@
 //            the probe succeeded
 //
 // closed: requests leave, and it is counted how they end. It opens with a failure after which, in
-// the window, at least `failures` requests have failed and they are at least half of all that have
-// ended.
-// open: none leaves.
-// half open: one may leave, the probe. Until it has ended no other may. If it is abandoned, the
-// next one is the probe.
+// the window, at least `failures` requests have failed, if they are at least half of all that have
+// ended, or if `failures` of them tell of the endpoint and came without a success in between: a
+// busy endpoint that goes down would else have to fail as often as it answered well in the whole
+// window. Those that may be the requests' own fault do not do: they come in rows too, as all are
+// tried again. open: none leaves. half open: one may leave, the probe. Until it has ended no other
+// may. If it is abandoned, the next one is the probe.
 //
 // Only what began since it last closed is counted, and when it is not closed only the probe: what
 // was under way when it opened tells of the time before.
@@ -37,6 +38,10 @@ class Breaker {
 public:
     enum class State : std::uint8_t { closed, open, half_open };
 
+    // Of what a failure tells: that no request to the endpoint would have succeeded; or of that
+    // request alone, perhaps.
+    enum class Failure : std::uint8_t { of_endpoint, of_request };
+
     // Goes with a request from its begin to its end.
     struct Ticket {
         std::uint32_t period = 0; // between two openings
@@ -51,7 +56,8 @@ public:
     Ticket began(const BreakerRules& rules, std::chrono::microseconds now) noexcept;
     void succeeded(const BreakerRules& rules, std::chrono::microseconds now,
                    Ticket ticket) noexcept;
-    void failed(const BreakerRules& rules, std::chrono::microseconds now, Ticket ticket) noexcept;
+    void failed(const BreakerRules& rules, std::chrono::microseconds now, Ticket ticket,
+                Failure failure = Failure::of_request) noexcept;
     // It ended without telling anything of the endpoint: it was cancelled, say.
     void abandoned(Ticket ticket) noexcept;
 
@@ -76,6 +82,7 @@ private:
     std::chrono::microseconds width_{0}; // of a bucket; 0: nothing was counted yet
     std::uint64_t newest_ = 0;           // the number of the newest bucket
     std::chrono::microseconds wait_{0}, probe_at_{0};
+    std::uint32_t in_a_row_ = 0; // failures of the endpoint since the last success
     std::uint32_t period_ = 0;
     State state_ = State::closed; // half_open: a probe is under way
 };

@@ -23,12 +23,20 @@ bool overloaded(const http::Response& response) {
                               : response.outcome == http::Outcome::timeout;
 }
 
-// Whether it tells that the endpoint is down, or not, or neither.
-enum class Health { up, down, unknown };
+// Whether it tells that the endpoint is down, or not, or neither. It may be down where the request
+// has left: another one might have been answered.
+enum class Health { up, maybe_down, down, unknown };
 Health health(const http::Response& response) {
     switch (response.outcome) {
     case http::Outcome::answered:
-        return response.status / 100 == 5 ? Health::down : Health::up;
+        switch (response.status) {
+        case 502: // a gateway says so of the server behind it
+        case 503:
+        case 504:
+            return Health::down;
+        default:
+            return response.status / 100 == 5 ? Health::maybe_down : Health::up;
+        }
     case http::Outcome::refused_request:
     case http::Outcome::out_of_memory:
     case http::Outcome::other_error:
@@ -36,7 +44,7 @@ Health health(const http::Response& response) {
     case http::Outcome::response_too_large:
         return Health::up;
     default:
-        return Health::down;
+        return response.sent ? Health::maybe_down : Health::down;
     }
 }
 
@@ -133,8 +141,11 @@ Verdict Endpoint::end(const Begun& begun, const http::Response& response, Time n
     case Health::up:
         breaker_.succeeded(settings_.breaker, now, begun.ticket);
         break;
-    case Health::down:
+    case Health::maybe_down:
         breaker_.failed(settings_.breaker, now, begun.ticket);
+        break;
+    case Health::down:
+        breaker_.failed(settings_.breaker, now, begun.ticket, core::Breaker::Failure::of_endpoint);
         break;
     case Health::unknown:
         breaker_.abandoned(begun.ticket);

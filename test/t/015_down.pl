@@ -138,6 +138,21 @@ until_is($node, stats_sql($_, q{breaker = 'open' AND breaker_until BETWEEN clock
 	cmp_ok(sql(q{SELECT sum(failures) FROM jobq.jobs WHERE queue = 'deaf'}), '<', 3, 'of the few, not more are than it takes to open it');
 }
 
+# A busy one that goes down: what it answered well before does not cost the jobs of now their attempts.
+
+{
+	my $busy = Receiver->start(keep => 0);
+	hook($node, 'busy', $busy->url('/ok'), endpoint => { breaker_first => '1 s', breaker_longest => '1 s' }, queue => {%soon});
+	push_many('busy', 3000);
+	until_is($node, states_sql('busy'), 'completed 3000', 'an endpoint answers thousands of requests');
+	$busy->answer('/status/503');
+	push_many('busy', 400);
+	until_is($node, stats_sql('busy', 'breaker'), 'open', 'and then none: its breaker opens at once');
+	is(sql(q{SELECT count(*) FROM jobq.jobs WHERE queue = 'busy' AND state = 'dead'}), 0, 'no job is dead');
+	$busy->answer;
+	until_is($node, states_sql('busy'), 'completed 3400', 'and all are delivered later');
+}
+
 # It is the dispatcher's: another one starts with all breakers closed, and a setting ends it.
 
 {

@@ -26,6 +26,11 @@ void fail(Breaker& breaker, microseconds now, int times = 1, const BreakerRules&
         breaker.failed(rules, now, breaker.began(rules, now));
 }
 
+void be_down(Breaker& breaker, microseconds now, int times = 1) {
+    for (int i = 0; i < times; ++i)
+        breaker.failed(usual, now, breaker.began(usual, now), Breaker::Failure::of_endpoint);
+}
+
 Breaker opened(microseconds now, const BreakerRules& rules = usual) {
     Breaker breaker;
     fail(breaker, now, rules.failures, rules);
@@ -67,6 +72,36 @@ TEST_CASE("breaker: it stays closed while fewer than half have failed") {
     CHECK(breaker.state(start) == State::closed);
     fail(breaker, start);
     CHECK(breaker.state(start) == State::open);
+}
+
+TEST_CASE(
+    "breaker: however many succeeded before, so many failures of the endpoint in a row open it") {
+    Breaker breaker;
+    succeed(breaker, start, 100'000);
+    be_down(breaker, start, 9);
+    succeed(breaker, start);
+    be_down(breaker, start, 9);
+    fail(breaker, start, 9);
+    CHECK(breaker.state(start) == State::closed);
+    be_down(breaker, start);
+    CHECK(breaker.state(start) == State::open);
+}
+
+TEST_CASE("breaker: failures in a row are counted anew after it has closed") {
+    Breaker breaker;
+    be_down(breaker, start, 10);
+    REQUIRE(breaker.state(start) == State::open);
+    breaker.succeeded(usual, start + 5s, probe(breaker, start + 5s));
+    succeed(breaker, start + 5s, 100);
+    be_down(breaker, start + 5s, 9);
+    CHECK(breaker.state(start + 5s) == State::closed);
+}
+
+TEST_CASE("breaker: failures in a row that are older than the window do not count") {
+    Breaker breaker;
+    be_down(breaker, start, 9);
+    be_down(breaker, start + 60s, 9);
+    CHECK(breaker.state(start + 60s) == State::closed);
 }
 
 TEST_CASE("breaker: a success never opens it") {
