@@ -30,7 +30,8 @@ enum class Version : std::uint8_t {
     http_2, // as automatic, and over plain http without asking ("prior knowledge", RFC 9113, 3.3)
 };
 
-// Requests that differ in a TLS setting, the proxy or the version share no connection.
+// Requests that differ in a TLS setting or the proxy share no connection. (Not by the key's file
+// alone: it belongs to its certificate.) A file that changes is seen by new connections.
 struct Request {
     std::uint64_t tag = 0; // the caller's; comes back in the Response
     std::string url;

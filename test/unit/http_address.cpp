@@ -83,6 +83,16 @@ TEST_CASE("addresses: where the one that is allowed does not answer, that is the
     CHECK(response.address == "127.0.0.1");
 }
 
+TEST_CASE("addresses: also where one that is not allowed follows") {
+    const Server server;
+    Client client;
+    client.allow([](const Address& address) { return address.bytes[15] == 2; });
+    const Response response = send(client, post(with_host(server, "both.test")));
+    CHECK(response.outcome == Outcome::connection_refused);
+    CHECK(response.address == "127.0.0.2");
+    CHECK(server.connections_made() == 0);
+}
+
 TEST_CASE("addresses: a connection that is open is not used once its address is not allowed") {
     const Server server;
     Client client;

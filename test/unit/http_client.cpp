@@ -155,15 +155,17 @@ TEST_CASE("client: Retry-After comes back as seconds") {
 }
 
 TEST_CASE("client: the receiver can say that it wants no further try") {
-    for (const auto& [header, wanted] :
-         {std::pair("jobq-no-retry: true", true), std::pair("JOBQ-No-Retry: TRUE", true),
-          std::pair("jobq-no-retry: 1", true), std::pair("jobq-no-retry: false", false),
-          std::pair("jobq-no-retry: 10", false), std::pair("jobq-no-retry:", false),
-          std::pair("x-jobq-no-retry: true", false)}) {
-        CAPTURE(header);
+    const auto no_retry = [](const std::string& header) {
         const Server server(always({.status = 500, .headers = {header}}));
-        CHECK(send(post(server.url())).no_retry == wanted);
-    }
+        return send(post(server.url())).no_retry;
+    };
+    CHECK(no_retry("jobq-no-retry: true"));
+    CHECK(no_retry("JOBQ-No-Retry: TRUE"));
+    CHECK(no_retry("jobq-no-retry: 1"));
+    CHECK_FALSE(no_retry("jobq-no-retry: false"));
+    CHECK_FALSE(no_retry("jobq-no-retry: 10"));
+    CHECK_FALSE(no_retry("jobq-no-retry:"));
+    CHECK_FALSE(no_retry("x-jobq-no-retry: true"));
 }
 
 TEST_CASE("client: what an answer says about trying again is not taken from the one before") {

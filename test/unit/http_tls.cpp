@@ -143,5 +143,6 @@ TEST_CASE("tls: a response of 300 MB costs little memory") {
     CHECK(response.http_version == (request.version == Version::http_1_1 ? 11 : 20));
     CHECK(response.body.size() == 16'384);
     CHECK(response.truncated);
-    CHECK(resident_bytes() < before + (4U << 20));
+    if (!keeps_freed_memory)
+        CHECK(resident_bytes() < before + (4U << 20));
 }

@@ -13,6 +13,25 @@ const net = require('net');
 
 const options = JSON.parse(process.argv[2]);
 
+// Requests with "until=N" are answered when there are N of them.
+let held = [];
+function hold_until(count, answer) {
+    held.push(answer);
+    if (held.length < count) return;
+    for (const each of held) each();
+    held = [];
+}
+
+// The most TLS handshakes that were under way at once.
+let handshakes = 0;
+let most_handshakes = 0;
+function count_handshakes(server) {
+    server.on('connection', (socket) => {
+        most_handshakes = Math.max(most_handshakes, ++handshakes);
+    });
+    server.on('secureConnection', () => { --handshakes; });
+}
+
 // The connection's number, the request's HTTP version and the client certificate's name: in a header,
 // so that the body can be anything.
 let connections = 0;
@@ -32,7 +51,7 @@ function answer(request, response) {
     request.on('data', (data) => { received += data.length; });
     request.on('error', () => {});
     response.on('error', () => {});
-    request.on('end', () => setTimeout(() => {
+    const reply = () => {
         if (ask.has('reset')) {
             if (session) return request.stream.close(http2.constants.NGHTTP2_INTERNAL_ERROR);
             return request.socket.destroy();
@@ -44,6 +63,7 @@ function answer(request, response) {
         response.setHeader('content-type', JSON.stringify({
             connection: number_of(session || socket), http: request.httpVersion,
             client: (peer && peer.subject && peer.subject.CN) || null, received,
+            handshakes: most_handshakes,
         }));
         let left = Number(ask.get('bytes') || 0);
         const chunk = Buffer.alloc(1 << 16, 'x');
@@ -56,7 +76,11 @@ function answer(request, response) {
             response.end();
         };
         more();
-    }, Number(ask.get('delay') || 0)));
+    };
+    request.on('end', () => {
+        if (ask.has('until')) hold_until(Number(ask.get('until')), reply);
+        else setTimeout(reply, Number(ask.get('delay') || 0));
+    });
 }
 
 function proxy() {
@@ -98,6 +122,7 @@ function make() {
 }
 
 const server = make();
+count_handshakes(server);
 server.on('sessionError', () => {});
 server.listen(options.port || 0, '127.0.0.1', 4096, () => console.log(server.address().port));
 process.stdin.on('end', () => process.exit()).resume();

@@ -78,6 +78,19 @@ inline Server::Handler always(Answer answer) {
     return [answer](const Received&) { return answer; };
 }
 
+// As the address sanitizer does, for a while: OpenSSL allocates for each record.
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool keeps_freed_memory = true;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+inline constexpr bool keeps_freed_memory = true;
+#else
+inline constexpr bool keeps_freed_memory = false;
+#endif
+#else
+inline constexpr bool keeps_freed_memory = false;
+#endif
+
 inline std::size_t resident_bytes() {
     std::size_t total = 0, resident = 0;
     std::ifstream("/proc/self/statm") >> total >> resident;
