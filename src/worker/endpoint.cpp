@@ -12,6 +12,8 @@ using std::chrono::microseconds;
 
 // A receiver that names a time far off would hold up its jobs for ever.
 constexpr std::chrono::seconds longest_pause = std::chrono::hours(1);
+// Until a job is tried again that this side kept from leaving.
+constexpr std::chrono::seconds wait_for_us{10};
 
 bool answered(const http::Response& response) {
     return response.outcome == http::Outcome::answered;
@@ -56,6 +58,12 @@ Verdict judge(const EndpointSettings& settings, const http::Response& response) 
     if (!answered(response)) {
         verdict.outcome = http::name(response.outcome);
         verdict.error = response.error;
+        // Nothing left, and it is no fault of the job's or the endpoint's.
+        if (response.outcome == http::Outcome::address_not_allowed ||
+            response.outcome == http::Outcome::out_of_memory) {
+            verdict.ending = Ending::released;
+            verdict.again_in = wait_for_us;
+        }
         return verdict;
     }
     int status = response.status;

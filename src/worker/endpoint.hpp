@@ -59,7 +59,8 @@ struct Verdict {
     } ending = Ending::failed;
     std::string outcome, error; // error: empty if completed
     std::optional<std::chrono::seconds> retry_after = {};
-    bool gone = false; // the endpoint wants nothing any more
+    std::optional<std::chrono::seconds> again_in = {}; // of one released: not before
+    bool gone = false;                                 // the endpoint wants nothing any more
 };
 
 class Endpoint {

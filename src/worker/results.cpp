@@ -44,6 +44,11 @@ queue::Ending ending_of(Verdict::Ending ending) {
     }
 }
 
+std::optional<Datum> delay_of(const Verdict& verdict) {
+    return verdict.again_in ? std::optional(pg::interval_param(*verdict.again_in).value)
+                            : std::nullopt;
+}
+
 // Records what it can. Returns, in their order, the ids of those that somebody has locked. Adds the
 // leases of those that were accepted.
 std::vector<core::Uuid> record_all(const pg::Spi& spi, std::span<const Result> results,
@@ -83,6 +88,7 @@ std::vector<core::Uuid> record_all(const pg::Spi& spi, std::span<const Result> r
                                 .ending = ending_of(result.verdict.ending),
                                 .outcome = result.verdict.outcome,
                                 .error = text(result.verdict.error),
+                                .retry_in = delay_of(result.verdict),
                                 .retry_after = result.verdict.retry_after,
                                 .status_code = status,
                                 .response = response});
