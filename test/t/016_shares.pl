@@ -96,14 +96,18 @@ hook($node, 'shared', $big->url('/ok'));
 		SELECT e.name AS endpoint, f.finished_at AS at FROM jobq.finished AS f JOIN jobq.queue AS q ON q.id = f.queue_id
 		JOIN jobq.endpoint AS e ON e.id = coalesce(f.endpoint_id, q.endpoint_id)};
 	until_is($node, "SELECT count(*) FROM ($served) AS s WHERE endpoint <> 'shared'", 3 * $endpoints, 'and recorded');
-	my ($of_big, $others) = split /\|/, sql(qq{
-		WITH served AS ($served), of_others AS (SELECT max(at) AS last, count(DISTINCT endpoint) AS number FROM served WHERE endpoint <> 'shared')
-		SELECT count(served), of_others.number FROM of_others LEFT JOIN served ON endpoint = 'shared' AND at <= of_others.last GROUP BY 2});
+	# The very last may have met with a pause of the machine, in which the big one's were served.
+	my ($others, $of_big, $of_big_then) = split /\|/, sql(qq{
+		WITH served AS ($served), of_others AS (
+			SELECT max(at) AS last, percentile_disc(0.99) WITHIN GROUP (ORDER BY at) AS nearly, count(DISTINCT endpoint) AS number
+			FROM served WHERE endpoint <> 'shared')
+		SELECT number, count(*) FILTER (WHERE at <= last), count(*) FILTER (WHERE at <= nearly)
+		FROM of_others, served WHERE endpoint = 'shared' GROUP BY 1});
 	is($others, $endpoints, 'to each endpoint');
-	note(sprintf 'the last of their %d jobs was delivery number %d: before it came %d of the big one', 3 * $endpoints,
-		3 * $endpoints + $of_big, $of_big);
+	note(sprintf 'the last of their %d jobs was delivery number %d: before it came %d of the big one, before nearly all %d', 3 * $endpoints,
+		3 * $endpoints + $of_big, $of_big, $of_big_then);
 	cmp_ok($of_big, '>', 0, 'the big one went on meanwhile');
-	cmp_ok($of_big, '<', $many / 20, 'and took no more than its turns');
+	cmp_ok($of_big_then, '<', $endpoints / 2, 'and took no more than its turns');
 	cmp_ok(backlog(), '>', 0, 'its jobs still wait');
 }
 
@@ -179,7 +183,7 @@ hook($node, 'shared', $big->url('/ok'));
 	timed('one after another 50 are altered', join '', map { "SELECT jobq.alter_endpoint('e$_', max_in_flight => 20);\n" } 1 .. 50);
 	push_job($node, q{'q3'});
 	until_arrived(3 * $endpoints + 1, 'and the dispatcher has followed');
-	note(sprintf 'processor time: %.0f ms an alteration at most', 1000 * (cpu() - $before) / 50);
+	note(sprintf 'processor time: %.2f s', cpu() - $before);
 }
 
 # What is rolled back leaves nothing behind, and holds up nothing
