@@ -20,11 +20,6 @@ constexpr bool is_token_char(char c) noexcept {
            (c != '\0' && std::string_view("!#$%&'*+-.^_`|~").find(c) != std::string_view::npos);
 }
 
-bool equal_ignoring_case(std::string_view text, std::string_view lower_case) noexcept {
-    return std::equal(text.begin(), text.end(), lower_case.begin(), lower_case.end(),
-                      [](char a, char b) { return lower(a) == b; });
-}
-
 constexpr std::array<std::string_view, 14> reserved = {
     "webhook-id",
     "webhook-timestamp",
@@ -45,6 +40,11 @@ constexpr std::string_view reserved_prefix = "jobq-";
 
 } // namespace
 
+bool same_name(std::string_view a, std::string_view b) noexcept {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [](char x, char y) { return lower(x) == lower(y); });
+}
+
 bool is_header_name(std::string_view name) noexcept {
     return !name.empty() && std::all_of(name.begin(), name.end(), is_token_char);
 }
@@ -55,9 +55,9 @@ bool is_header_value(std::string_view value) noexcept {
 }
 
 bool is_reserved_header(std::string_view name) noexcept {
-    return equal_ignoring_case(name.substr(0, reserved_prefix.size()), reserved_prefix) ||
+    return same_name(name.substr(0, reserved_prefix.size()), reserved_prefix) ||
            std::any_of(reserved.begin(), reserved.end(),
-                       [&](std::string_view r) { return equal_ignoring_case(name, r); });
+                       [&](std::string_view r) { return same_name(name, r); });
 }
 
 std::optional<std::string> check_header(std::string_view name, std::string_view value) {

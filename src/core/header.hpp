@@ -10,6 +10,9 @@ namespace jobq::core {
 constexpr std::size_t max_header_name_bytes = 256;
 constexpr std::size_t max_header_value_bytes = 8192;
 
+// Whether two header names, or two media types, are one: the case of ASCII letters is ignored.
+bool same_name(std::string_view a, std::string_view b) noexcept;
+
 // RFC 9110: a token, which is letters, digits and !#$%&'*+-.^_`|~ and not empty.
 bool is_header_name(std::string_view name) noexcept;
 

@@ -65,12 +65,11 @@ void Announcements::announce(const std::map<int32, QueueSettings>& queues, Times
     }
 }
 
-bool Announcements::announce(int32 id, const QueueSettings& queue, TimestampTz now) {
+void Announcements::announce(int32 id, const QueueSettings& queue, TimestampTz now) {
     if (queue.paused || !queue::has_due({id}, now))
-        return false;
+        return;
     std::string channel = core::channel_of(queue.name);
     pg::guarded([&] { Async_Notify(channel.c_str(), ""); });
-    return true;
 }
 
 void Announcements::end_leases(const std::map<int32, QueueSettings>& queues) {

@@ -29,7 +29,7 @@ public:
     const Trouble* trouble_with_leases() const;
 
 private:
-    bool announce(int32 id, const QueueSettings& queue, TimestampTz now);
+    void announce(int32 id, const QueueSettings& queue, TimestampTz now);
 
     core::Agenda agenda_;
     std::map<int32, TimestampTz> announced_; // not again before

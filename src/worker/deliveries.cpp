@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include "core/header.hpp"
 #include "pg/settings.hpp"
 #include "queue/bounds.hpp"
 #include "queue/finish.hpp"
@@ -59,16 +60,13 @@ void flush(XLogRecPtr to) {
     });
 }
 
-bool same_name(std::string_view a, std::string_view b) {
-    return a.size() == b.size() && pg_strncasecmp(a.data(), b.data(), a.size()) == 0;
-}
-
 bool is_json(std::string_view content_type) {
     std::string type(content_type.substr(0, content_type.find(';')));
     while (!type.empty() && type.back() == ' ')
         type.pop_back();
-    return same_name(type, "application/json") ||
-           (type.size() > 5 && same_name(std::string_view(type).substr(type.size() - 5), "+json"));
+    return core::same_name(type, "application/json") ||
+           (type.size() > 5 &&
+            core::same_name(std::string_view(type).substr(type.size() - 5), "+json"));
 }
 
 std::size_t most_sockets() {
@@ -83,9 +81,7 @@ std::size_t most_sockets() {
 Deliveries::Deliveries()
     : client_(
           {.user_agent = "jobq/" JOBQ_VERSION, .max_sockets = static_cast<long>(most_sockets())}),
-      usual_bytes_(static_cast<std::size_t>(pg::settings::max_payload())) {
-    endpoint_states::forget_all();
-}
+      usual_bytes_(static_cast<std::size_t>(pg::settings::max_payload())) {}
 
 TimestampTz Deliveries::work(const Woken& woken) {
     TimestampTz now = pg::clock();

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/header.hpp"
 #include "core/signature.hpp"
 #include "core/text.hpp"
 #include "http/gzip.hpp"
@@ -20,10 +21,6 @@ using std::chrono::seconds;
 
 // Shorter bodies become longer by it, or not worth the work.
 constexpr std::size_t least_to_compress = 1024;
-
-bool same_name(std::string_view a, std::string_view b) {
-    return a.size() == b.size() && pg_strncasecmp(a.data(), b.data(), a.size()) == 0;
-}
 
 std::string header(std::string_view name, std::string_view value) {
     std::string line;
@@ -80,7 +77,7 @@ void sign(http::Request& request, const EndpointSettings& endpoint, std::string_
 // Whether these pairs of names and values have one of the name.
 bool has(const auto& headers, std::string_view name) {
     return std::any_of(headers.begin(), headers.end(),
-                       [&](const auto& header) { return same_name(header.first, name); });
+                       [&](const auto& header) { return core::same_name(header.first, name); });
 }
 
 // Binary mode of the HTTP binding of CloudEvents 1.0: what content-type says is the data's. Those
@@ -123,7 +120,7 @@ http::Request make_request(const queue::ClaimedJob& job, const QueueSettings& qu
     std::vector<std::pair<std::string_view, std::string_view>> headers;
     auto set = [&](std::string_view name, std::string_view value) {
         for (auto& header : headers)
-            if (same_name(header.first, name)) {
+            if (core::same_name(header.first, name)) {
                 header.second = value;
                 return;
             }
@@ -163,7 +160,7 @@ http::Request make_test_request(const EndpointSettings& endpoint, std::string_vi
     add_cloudevents(request, endpoint, id, "jobq.test", at, endpoint.headers);
     request.headers.push_back("content-type: application/json");
     for (const auto& [name, value] : endpoint.headers)
-        if (!same_name(name, "content-type"))
+        if (!core::same_name(name, "content-type"))
             request.headers.push_back(header(name, pg::to_utf8(value)));
     return request;
 }

@@ -51,3 +51,9 @@ TEST_CASE("header: lengths are limited") {
     CHECK(check_header("x", std::string(8193, 'y')) ==
           "value of header \"x\" must not be longer than 8192 bytes");
 }
+
+TEST_CASE("header: names are the same whatever the case of their letters") {
+    CHECK(same_name("Content-Type", "content-TYPE"));
+    CHECK_FALSE(same_name("content-type", "content-typ"));
+    CHECK_FALSE(same_name("@", "`"));
+}
