@@ -136,3 +136,30 @@ BEGIN
 END $$;
 SELECT count(*), bool_and(in_order) AS in_order FROM (
     SELECT payload > lag(payload, 1, 0) OVER (PARTITION BY group_key ORDER BY seq) AS in_order FROM done) AS d;
+
+-- However an attempt ends, its group is known to run no longer.
+DO $$ BEGIN PERFORM jobq.create_queue('ends'); END $$;
+SELECT count(*) FROM jobq.push_many('ends', '{1, 2, 3, 4, 5, 6, 7, 8}', group_keys => '{complete, complete_many, fail, release, bury, cancel, lease, none}');
+CREATE TEMP TABLE pulled AS SELECT * FROM jobq.pull('ends', 7);
+SELECT array_agg(r.group_key ORDER BY r.group_key) FROM jobq.running_group AS r;
+SELECT jobq.complete(id, attempt) FROM pulled WHERE group_key = 'complete';
+SELECT count(*) FROM pulled AS p, jobq.complete_many(ARRAY[p.id], ARRAY[p.attempt]) WHERE group_key = 'complete_many';
+SELECT jobq.fail(id, attempt, retry_in => '1 h') IS NOT NULL AS again FROM pulled WHERE group_key = 'fail';
+SELECT jobq.release(id, attempt, '1 h') IS NOT NULL AS back FROM pulled WHERE group_key = 'release';
+SELECT jobq.bury(id, attempt) FROM pulled WHERE group_key = 'bury';
+SELECT jobq.cancel(id) FROM pulled WHERE group_key = 'cancel';
+SELECT array_agg(r.group_key) FROM jobq.running_group AS r;
+BEGIN;
+SELECT test.end_leases('ends');
+SELECT jobq.maintain();
+SELECT array_agg(r.group_key) FROM jobq.running_group AS r;
+ROLLBACK;
+
+-- A job that somebody deleted past jobq while it ran does not hold its group.
+SELECT jobq.push('ends', '"next"', group_key => 'lease') IS NOT NULL AS pushed;
+SELECT payload FROM jobq.pull('ends', 10) WHERE group_key = 'lease';
+DELETE FROM jobq.job AS j USING pulled AS p WHERE j.id = p.id AND p.group_key = 'lease';
+SELECT payload FROM jobq.pull('ends', 10);
+SELECT count(*) FROM jobq.running_group AS r WHERE r.group_key = 'lease';
+SELECT jobq.drop_queue('ends', force => true);
+SELECT count(*) FROM jobq.running_group;

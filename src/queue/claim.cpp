@@ -10,6 +10,7 @@
 #include "queue/bounds.hpp"
 #include "queue/claim.hpp"
 #include "queue/finish.hpp"
+#include "queue/running_groups.hpp"
 #include "queue/wake.hpp"
 
 namespace jobq::queue {
@@ -167,8 +168,9 @@ private:
 // Whose turn it is in the groups that one pass of a claim meets.
 class Groups {
 public:
-    Groups(const Table& jobs, const pg::FreshSnapshot& snapshot, int32 queue_id)
-        : jobs_(jobs), snapshot_(snapshot), queue_id_(queue_id) {}
+    Groups(const Table& jobs, RunningGroups& running, const pg::FreshSnapshot& snapshot,
+           int32 queue_id)
+        : jobs_(jobs), running_(running), snapshot_(snapshot), queue_id_(queue_id) {}
 
     enum class Turn {
         now,       // the job is the next of its group, which is this transaction's to claim from
@@ -193,37 +195,30 @@ public:
         bool seen = !likely && later.same(snapshot_);
         if (!seen && next(now_, later, group) != id)
             return Turn::later;
-        return runs(later, group) ? Turn::contended : Turn::now;
+        return running_.runs(jobs_, later, queue_id_, group) ? Turn::contended : Turn::now;
     }
 
 private:
-    Scan& look(std::optional<Scan>& scan, const char* index, const pg::FreshSnapshot& snapshot,
-               std::string_view group) const {
+    // The first unfinished job of the group.
+    std::optional<core::Uuid> next(std::optional<Scan>& scan, const pg::FreshSnapshot& snapshot,
+                                   std::string_view group) const {
         Key keys[] = {{1, Key::Is::equal, pg::param(queue_id_)},
                       {2, Key::Is::equal, pg::param(group)}};
         if (scan) {
             scan->look_through(snapshot);
             scan->start(keys);
         } else {
-            scan.emplace(jobs_, index, snapshot, keys);
+            scan.emplace(jobs_, "job_group", snapshot, keys);
         }
-        return *scan;
-    }
-    // The first unfinished job of the group.
-    std::optional<core::Uuid> next(std::optional<Scan>& scan, const pg::FreshSnapshot& snapshot,
-                                   std::string_view group) const {
-        Scan& jobs = look(scan, "job_group", snapshot, group);
-        return jobs.next() ? std::optional(jobs.row().uuid(Column::id)) : std::nullopt;
-    }
-    bool runs(const pg::FreshSnapshot& snapshot, std::string_view group) {
-        return look(running_, "job_running_group", snapshot, group).next();
+        return scan->next() ? std::optional(scan->row().uuid(Column::id)) : std::nullopt;
     }
 
     const Table& jobs_;
+    RunningGroups& running_;
     const pg::FreshSnapshot& snapshot_;
     int32 queue_id_;
     std::unordered_map<std::string, std::optional<core::Uuid>> heads_;
-    std::optional<Scan> seen_, now_, running_;
+    std::optional<Scan> seen_, now_;
 };
 
 // How many more may run in a limited queue. Claims that are not committed cannot be counted, so
@@ -309,7 +304,7 @@ private:
     bool pass(const Search& search, const Level& level, core::Place& read_to) {
         read_to = {order_.due, 0};
         pg::FreshSnapshot snapshot;
-        Groups groups(jobs_, snapshot, order_.stream.queue);
+        Groups groups(jobs_, running_, snapshot, order_.stream.queue);
         LevelScan scan(jobs_, snapshot, order_.stream, level);
         visit_spots(search, level, scan, groups);
         if (claimed_.size() == limit_) // of what comes from the bound on, nothing is read
@@ -439,10 +434,11 @@ private:
                    row.null(Column::key_waits) ? pg::null_param(BOOLOID) : pg::param(false)},
                   {Column::delivery, order_.delivery ? pg::param(true) : pg::null_param(BOOLOID)},
                   {Column::limited, order_.max_running ? pg::param(true) : pg::null_param(BOOLOID)},
-                  {Column::running_group, row.param(Column::group_key, TEXTOID)},
                   {Column::worker, pg::text_param(order_.worker)}});
         if (!leased)
             return false;
+        if (!row.null(Column::group_key))
+            running_.begun(order_.stream.queue, row.text(Column::group_key), row.uuid(Column::id));
         first_ = std::min(first_.value_or(place), place);
         lease_end_ = std::min(lease_end_, order_.lease_until);
         durable_at_ = std::max(durable_at_, row.durable_at());
@@ -475,6 +471,7 @@ private:
 
     const ClaimOrder& order_;
     Table jobs_;
+    RunningGroups running_;
     std::size_t limit_;
     TimestampTz now_;
     std::set<std::string_view> types_;

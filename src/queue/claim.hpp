@@ -12,7 +12,7 @@
 // job, if none of the group is running. That is read from a snapshot, and an earlier push may
 // commit after it was taken. So a claim takes a try-lock for the group, held until its transaction
 // has ended and its lease is seen, and looks again from a new snapshot. The unique index on
-// running_group is the net.
+// jobq.running_group is the net.
 //
 // Where a claim begins to look, and what it tells of that to the next one: core/bound.hpp.
 //

@@ -11,6 +11,7 @@
 #include "queue/finish.hpp"
 #include "queue/job_row.hpp"
 #include "queue/queues.hpp"
+#include "queue/running_groups.hpp"
 #include "queue/wake.hpp"
 
 extern "C" {
@@ -286,8 +287,9 @@ pg::Tuple finished_row(pg::Table& finished, const pg::Tuple& job, const Completi
     return finished.make(row);
 }
 
-// A job of a group has ended.
+// A job of a group has ended, or its attempt.
 struct Turn {
+    core::Uuid job;
     int32 queue_id;
     std::string queue, group;
     int64 seq;
@@ -321,6 +323,15 @@ void note_turns(const pg::Table& jobs, std::span<const Turn> turns) {
         else
             wake::note(stream, turn.queue, {.priority = priority, .place = place});
     }
+}
+
+void free_groups(std::span<const Turn> ended) {
+    if (ended.empty())
+        return;
+    pg::FreshSnapshot snapshot;
+    RunningGroups running;
+    for (const Turn& turn : ended)
+        running.ended(snapshot, turn.queue_id, turn.group, turn.job);
 }
 
 void forget_attempts(std::span<const core::Uuid> ids) {
@@ -384,7 +395,7 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
                 break;
             std::optional<Turn> turn;
             if (!row.null(Column::group_key))
-                turn = {queue->id, std::string(queue->name),
+                turn = {item->id, queue->id, std::string(queue->name),
                         std::string(row.text(Column::group_key)), row.int8(Column::seq)};
             std::optional<pg::Tuple> keep;
             if (queue->keeps)
@@ -416,6 +427,7 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
         finished.insert(kept);
     if (!forgotten.empty())
         forget_attempts(forgotten);
+    free_groups(turns);
     note_turns(jobs, turns);
     return ended;
 }
@@ -437,7 +449,7 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
     static pg::Statement queue_again(R"(
         UPDATE jobq.job AS j
         SET failures = t.failures, run_at = t.run_at, lease_until = NULL, started_at = NULL, progress = NULL, delivery = NULL,
-            limited = NULL, running_group = NULL, worker = NULL, note = NULL
+            limited = NULL, worker = NULL, note = NULL
         FROM unnest($1::uuid[], $2::int[], $3::timestamptz[]) AS t (id, failures, run_at)
         WHERE j.id = t.id)");
     if (items.empty())
@@ -460,7 +472,7 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
 
     std::vector<Ended> ended;
     std::vector<Last> tried, dead, superseded;
-    std::vector<Turn> turns;
+    std::vector<Turn> turns, stopped;
     pg::ArrayBuilder again_ids(UUIDOID, candidates.size()),
         again_failures(INT4OID, candidates.size()), again_at(TIMESTAMPTZOID, candidates.size());
     int32 let_go = 0;
@@ -487,9 +499,12 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
         core::Stream stream{row.int4(4), row.int4(18)};
         if (row.boolean(19) && std::exchange(let_go, stream.queue) != stream.queue)
             wake::note_room({stream.queue, core::Stream::any}, row.text(5));
-        if ((dies || key == Key::taken) && !row.null(16))
-            turns.push_back(
-                {row.int4(4), std::string(row.text(5)), std::string(row.text(16)), row.int8(17)});
+        if (!row.null(16)) {
+            stopped.push_back({item.id, row.int4(4), std::string(row.text(5)),
+                               std::string(row.text(16)), row.int8(17)});
+            if (dies || key == Key::taken)
+                turns.push_back(stopped.back());
+        }
         if (dies) {
             dead.push_back(std::move(last));
             ended.push_back({.id = item.id, .attempt = item.attempt, .dead = true});
@@ -521,6 +536,7 @@ std::vector<Ended> fail(const pg::Spi& spi, std::span<const Failure> items, OnLo
         bury(spi, dead);
     if (!superseded.empty())
         retire(spi, superseded, "cancelled");
+    free_groups(stopped);
     if (!turns.empty())
         note_turns(pg::Table("job", pg::Table::For::reading), turns);
     return ended;
@@ -614,8 +630,8 @@ std::size_t expire(const pg::Spi& spi, std::span<const core::Uuid> ids) {
     for (auto row : waiting.run(spi, {held.param()})) {
         items.push_back({.id = row.uuid(1), .attempt = row.int4(2), .failures = row.int4(3)});
         if (auto group = row.maybe_text(6))
-            turns.push_back(
-                {row.int4(4), std::string(row.text(5)), std::string(*group), row.int8(7)});
+            turns.push_back({row.uuid(1), row.int4(4), std::string(row.text(5)),
+                             std::string(*group), row.int8(7)});
     }
     retire(spi, items, "expired");
     if (!turns.empty())

@@ -26,7 +26,6 @@ struct JobColumn {
         limited,
         type,
         group_key,
-        running_group,
         unique_key,
         pushed_by,
         worker,

@@ -4,7 +4,7 @@
 -- A claim writes the lease into the job's row. None of what it writes there for a plain job stands in an
 -- index, and fillfactor leaves room for it on the page, so that it costs no index entries (HOT).
 -- What has to be found by more than the job stands in a column of its own, with an index, which is NULL
--- for jobs that do not need it: running_group, limited, worker, key_waits.
+-- for jobs that do not need it: limited, worker, key_waits.
 --
 -- Written by C++ past the executor (src/pg/table.hpp): triggers on job and finished do not fire for it.
 
@@ -34,7 +34,6 @@ CREATE TABLE jobq.job (
     limited boolean,
     type text,
     group_key text COLLATE "C",
-    running_group text COLLATE "C",
     unique_key text COLLATE "C",
     pushed_by text NOT NULL,
     worker text COLLATE "C",
@@ -51,8 +50,6 @@ CREATE TABLE jobq.job (
 CREATE INDEX job_ready ON jobq.job (queue_id, priority, run_at, seq) WHERE endpoint_id IS NULL;
 CREATE INDEX job_ready_for ON jobq.job (queue_id, endpoint_id, priority, run_at, seq) WHERE endpoint_id IS NOT NULL;
 CREATE INDEX job_group ON jobq.job (queue_id, group_key, seq) WHERE group_key IS NOT NULL;
--- At most one running job a group, whatever else goes wrong.
-CREATE UNIQUE INDEX job_running_group ON jobq.job (queue_id, running_group) WHERE running_group IS NOT NULL;
 CREATE INDEX job_limited ON jobq.job (queue_id) WHERE limited;
 CREATE INDEX job_worker ON jobq.job (worker) WHERE worker IS NOT NULL;
 CREATE UNIQUE INDEX job_waiting_key ON jobq.job (queue_id, unique_key) WHERE key_waits;
@@ -65,7 +62,16 @@ COMMENT ON COLUMN jobq.job.failures IS 'attempts that were charged; the job is d
 COMMENT ON COLUMN jobq.job.key_waits IS 'true while the job waits under its unique_key; NULL for jobs without one, so that claiming those changes no index';
 COMMENT ON COLUMN jobq.job.delivery IS 'true while the dispatcher runs the job; NULL for pulled ones';
 COMMENT ON COLUMN jobq.job.limited IS 'true while the job runs and counts towards its queue''s max_running';
-COMMENT ON COLUMN jobq.job.running_group IS 'group_key while the job runs';
+
+-- At most one running job a group, whatever else goes wrong. Not a column of job with an index, which each claim
+-- from a group would have to write all of a job's index entries again for.
+CREATE TABLE jobq.running_group (
+    queue_id int NOT NULL,
+    group_key text COLLATE "C" NOT NULL,
+    job_id uuid NOT NULL,
+    PRIMARY KEY (queue_id, group_key)
+) USING heap WITH (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+COMMENT ON TABLE jobq.running_group IS 'Groups of which a job runs.';
 
 CREATE TABLE jobq.finished (
     id uuid NOT NULL,
@@ -154,6 +160,7 @@ SELECT pg_catalog.pg_extension_config_dump('jobq.queue', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.queue_id_seq', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.push_order', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.job', '');
+SELECT pg_catalog.pg_extension_config_dump('jobq.running_group', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.finished', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.dead', '');
 SELECT pg_catalog.pg_extension_config_dump('jobq.attempt', '');

@@ -153,6 +153,7 @@ BEGIN
     -- Who ends a job writes its row first: this waits for all of them, in the order in which they lock several.
     -- By both indexes: each has a part of a queue's jobs.
     PERFORM FROM jobq.job AS j WHERE j.queue_id = found.id AND (j.endpoint_id IS NULL OR j.endpoint_id IS NOT NULL) ORDER BY j.id FOR UPDATE;
+    DELETE FROM jobq.running_group AS r WHERE r.queue_id = found.id;
     WITH gone AS (DELETE FROM jobq.job AS j WHERE j.queue_id = found.id AND (j.endpoint_id IS NULL OR j.endpoint_id IS NOT NULL) RETURNING j.id)
         DELETE FROM jobq.attempt AS a USING gone AS g WHERE a.job_id = g.id;
     WITH gone AS (DELETE FROM jobq.dead AS d WHERE d.queue_id = found.id RETURNING d.id)
@@ -352,6 +353,8 @@ DECLARE
     keep interval;
 BEGIN
     DELETE FROM jobq.job AS j WHERE j.id = end_job.id RETURNING j.* INTO job;
+    DELETE FROM jobq.running_group AS r
+        WHERE r.queue_id = job.queue_id AND r.group_key = job.group_key AND r.job_id = job.id;
     SELECT q.keep INTO keep FROM jobq.queue AS q WHERE q.id = job.queue_id;
     IF keep = '0' THEN
         DELETE FROM jobq.attempt AS a WHERE a.job_id = end_job.id;
