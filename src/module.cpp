@@ -21,6 +21,7 @@ void _PG_init() {
     worker::install_hooks();
     worker::register_launcher();
     queue::wake::deliver_to({.present = worker::shared::dispatcher_runs,
+                             .committing = worker::shared::rouse,
                              .committed = worker::shared::post,
                              .prepared = worker::shared::note_prepared});
 }

@@ -9,19 +9,39 @@ void Agenda::leave(Stream stream, const Entry& entry) {
         break;
     case State::ready:
         ready_.erase(stream);
+        if (entry.endpoint != 0) {
+            --blocked_.at(entry.endpoint).let_go;
+            let_go(entry.endpoint);
+        }
         break;
     case State::blocked:
-        if (auto blocked = blocked_.find(entry.endpoint); blocked != blocked_.end()) {
-            blocked->second.erase(stream);
-            if (blocked->second.empty())
-                blocked_.erase(blocked);
-        }
+        blocked_.at(entry.endpoint).streams.erase(stream);
+        let_go(entry.endpoint);
         break;
     }
 }
 
+// As many as there is room for, and forgets the endpoint when it has none left.
+void Agenda::let_go(std::int32_t endpoint) {
+    auto found = blocked_.find(endpoint);
+    Blocked& blocked = found->second;
+    while (blocked.let_go < blocked.room && !blocked.streams.empty()) {
+        auto next = blocked.streams.upper_bound(blocked.last);
+        if (next == blocked.streams.end())
+            next = blocked.streams.begin();
+        blocked.last = *next;
+        blocked.streams.erase(next);
+        make_ready(blocked.last, streams_.at(blocked.last));
+        streams_.at(blocked.last).endpoint = endpoint;
+        ++blocked.let_go;
+    }
+    if (blocked.streams.empty() && blocked.let_go == 0)
+        blocked_.erase(found);
+}
+
 void Agenda::make_ready(Stream stream, Entry& entry) {
     entry.state = State::ready;
+    entry.endpoint = 0;
     ready_.insert(stream);
 }
 
@@ -67,23 +87,28 @@ void Agenda::done(Stream stream, std::optional<Time> at) {
 }
 
 void Agenda::block(Stream stream, std::int32_t endpoint) {
+    if (auto blocked = blocked_.find(endpoint); blocked != blocked_.end())
+        blocked->second.room = 0;
     forget(stream);
     streams_.insert({stream, Entry{State::blocked, 0, endpoint}});
-    blocked_[endpoint].insert(stream);
+    blocked_[endpoint].streams.insert(stream);
 }
 
-void Agenda::unblock(std::int32_t endpoint) {
-    auto blocked = blocked_.extract(endpoint);
-    if (blocked.empty())
+void Agenda::unblock(std::int32_t endpoint, std::size_t room) {
+    auto blocked = blocked_.find(endpoint);
+    if (blocked == blocked_.end())
         return;
-    for (const Stream& stream : blocked.mapped())
-        make_ready(stream, streams_.at(stream));
+    blocked->second.room = room;
+    let_go(endpoint);
 }
 
 void Agenda::unblock_all() {
-    for (const auto& [endpoint, blocked] : std::exchange(blocked_, {}))
-        for (const Stream& stream : blocked)
-            make_ready(stream, streams_.at(stream));
+    blocked_.clear();
+    for (auto& [stream, entry] : streams_) {
+        if (entry.state == State::blocked)
+            make_ready(stream, entry);
+        entry.endpoint = 0;
+    }
 }
 
 void Agenda::forget(Stream stream) {
@@ -98,6 +123,10 @@ std::optional<Agenda::Time> Agenda::next_time() const noexcept {
     return times_.empty() ? std::nullopt : std::optional(times_.begin()->first);
 }
 
+std::optional<Stream> Agenda::next_timed() const noexcept {
+    return times_.empty() ? std::nullopt : std::optional(times_.begin()->second);
+}
+
 std::vector<Stream> Agenda::wanting(std::size_t most) const {
     std::vector<Stream> streams;
     auto take = [&](const std::set<Stream>& from) {
@@ -108,7 +137,7 @@ std::vector<Stream> Agenda::wanting(std::size_t most) const {
     for (const auto& [endpoint, blocked] : blocked_) {
         if (streams.size() == most)
             break;
-        take(blocked);
+        take(blocked.streams);
     }
     return streams;
 }

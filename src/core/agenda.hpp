@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -42,14 +43,17 @@ public:
     // Of one that is ready: it was looked at, and there will be something again then, or not.
     void done(Stream stream, std::optional<Time> at = {});
     void block(Stream stream, std::int32_t endpoint);
-    void unblock(std::int32_t endpoint);
+    // The endpoint takes so many now. As many of its streams go on, in turn, and another one for
+    // each of them that is done, until one is blocked again: thousands may wait for one place.
+    void unblock(std::int32_t endpoint, std::size_t room);
     void unblock_all();
     // Whatever it is, it becomes idle.
     void forget(Stream stream);
 
     std::size_t ready() const noexcept { return ready_.size(); }
-    // When to ring next.
+    // When to ring next, and for which stream.
     std::optional<Time> next_time() const noexcept;
+    std::optional<Stream> next_timed() const noexcept;
     // Up to so many that are ready or blocked.
     std::vector<Stream> wanting(std::size_t most) const;
 
@@ -58,16 +62,22 @@ private:
     struct Entry {
         State state;
         Time at = 0;               // if timed
-        std::int32_t endpoint = 0; // if blocked
+        std::int32_t endpoint = 0; // if blocked, or let go since
+    };
+    struct Blocked {
+        std::set<Stream> streams;
+        Stream last{}; // let go
+        std::size_t let_go = 0, room = 0;
     };
     // Takes it out of where its state has it.
     void leave(Stream stream, const Entry& entry);
     void make_ready(Stream stream, Entry& entry);
+    void let_go(std::int32_t endpoint);
 
     std::map<Stream, Entry> streams_; // but the idle ones
     std::set<std::pair<Time, Stream>> times_;
     std::set<Stream> ready_;
-    std::map<std::int32_t, std::set<Stream>> blocked_; // by endpoint
+    std::map<std::int32_t, Blocked> blocked_; // by endpoint
     Stream last_{};
 };
 

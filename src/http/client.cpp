@@ -305,6 +305,10 @@ int Client::fd() const noexcept {
     return impl_->poller.fd();
 }
 
+void Client::wake_by(std::chrono::steady_clock::time_point when) noexcept {
+    impl_->poller.wake_by(when);
+}
+
 void Client::step() {
     const SignalsBlocked signals_blocked;
     for (int round = 0; round < max_rounds; ++round) {

@@ -165,6 +165,9 @@ public:
     // Readable when step() has something to do. The same for the life of the client.
     int fd() const noexcept;
 
+    // Makes fd() readable at that time or earlier, once, for the caller's own timers.
+    void wake_by(std::chrono::steady_clock::time_point when) noexcept;
+
     // Does what can be done without waiting, and stops after about a thousand events; fd() stays
     // readable while more is left. Requests just started are all begun in one call: tens of
     // microseconds each. Throws std::bad_alloc if libcurl broke down and could not be made anew;

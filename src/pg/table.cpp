@@ -123,13 +123,15 @@ Tuple Tuple::keep(MemoryContext memory) const {
 }
 
 void Tuple::take(std::span<Datum> values, std::span<bool> nulls) const {
-    if (slot_ == nullptr) {
-        heap_deform_tuple(tuple_, columns_, values.data(), nulls.data());
-        return;
-    }
-    slot_getallattrs(slot_);
-    std::copy_n(slot_->tts_values, columns_->natts, values.data());
-    std::copy_n(slot_->tts_isnull, columns_->natts, nulls.data());
+    Datum all[MaxHeapAttributeNumber];
+    bool all_nulls[MaxHeapAttributeNumber];
+    auto n = std::min(static_cast<int>(values.size()), columns_->natts);
+    if (slot_ == nullptr)
+        heap_deform_tuple(tuple_, columns_, all, all_nulls);
+    else
+        slot_getsomeattrs(slot_, n);
+    std::copy_n(slot_ == nullptr ? all : slot_->tts_values, n, values.data());
+    std::copy_n(slot_ == nullptr ? all_nulls : slot_->tts_isnull, n, nulls.data());
 }
 
 bool Tuple::written_by_us() const {
@@ -280,29 +282,34 @@ bool Table::in_index(Index& index, HeapTuple tuple) {
     return true;
 }
 
+// Called guarded. Index by index: the pages and the code of one stay in the processor's caches.
+void Table::index_rows(std::span<const Tuple> rows) {
+    for (Index& index : indexes_)
+        for (const Tuple& row : rows)
+            index_row(index, row.raw());
+}
+
 // Called guarded.
-void Table::index_row(HeapTuple tuple) {
+void Table::index_row(Index& index, HeapTuple tuple) {
     if (executor_ != nullptr) {
         ResetPerTupleExprContext(executor_);
         ExecStoreHeapTuple(tuple, slot_, false);
     }
-    for (Index& index : indexes_) {
-        if (!in_index(index, tuple))
-            continue;
-        open(index);
-        if (!index.info->ii_ReadyForInserts)
-            continue;
-        Datum values[INDEX_MAX_KEYS];
-        bool nulls[INDEX_MAX_KEYS];
-        if (index.shape.simple)
-            for (int i = 0; i < index.info->ii_NumIndexAttrs; ++i)
-                values[i] =
-                    heap_getattr(tuple, index.info->ii_IndexAttrNumbers[i], columns(), &nulls[i]);
-        else
-            FormIndexDatum(index.info, slot_, executor_, values, nulls);
-        index_insert(index.relation, values, nulls, &tuple->t_self, relation_,
-                     index.info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO, false, index.info);
-    }
+    if (!in_index(index, tuple))
+        return;
+    open(index);
+    if (!index.info->ii_ReadyForInserts)
+        return;
+    Datum values[INDEX_MAX_KEYS];
+    bool nulls[INDEX_MAX_KEYS];
+    if (index.shape.simple)
+        for (int i = 0; i < index.info->ii_NumIndexAttrs; ++i)
+            values[i] =
+                heap_getattr(tuple, index.info->ii_IndexAttrNumbers[i], columns(), &nulls[i]);
+    else
+        FormIndexDatum(index.info, slot_, executor_, values, nulls);
+    index_insert(index.relation, values, nulls, &tuple->t_self, relation_,
+                 index.info->ii_Unique ? UNIQUE_CHECK_YES : UNIQUE_CHECK_NO, false, index.info);
 }
 
 void Table::insert(std::span<const Tuple> rows) {
@@ -311,7 +318,7 @@ void Table::insert(std::span<const Tuple> rows) {
         CommandId command = GetCurrentCommandId(true);
         if (rows.size() == 1) {
             heap_insert(relation_, rows[0].raw(), command, 0, nullptr);
-            index_row(rows[0].raw());
+            index_rows(rows);
             return;
         }
         // As many at once as COPY takes.
@@ -325,10 +332,9 @@ void Table::insert(std::span<const Tuple> rows) {
             for (std::size_t i = 0; i < part.size(); ++i)
                 ExecStoreHeapTuple(part[i].raw(), slots[i], false);
             heap_multi_insert(relation_, slots, static_cast<int>(part.size()), command, 0, nullptr);
-            for (std::size_t i = 0; i < part.size(); ++i) {
+            for (std::size_t i = 0; i < part.size(); ++i)
                 part[i].raw()->t_self = slots[i]->tts_tid;
-                index_row(part[i].raw());
-            }
+            index_rows(part);
         }
         for (std::size_t i = 0; i < room; ++i)
             ExecDropSingleTupleTableSlot(slots[i]);
@@ -361,11 +367,12 @@ std::optional<Tuple> Table::update(const Tuple& row, std::initializer_list<Chang
     });
     if (fresh == nullptr)
         return std::nullopt;
+    Tuple written(fresh, columns());
     if (!HeapTupleIsHeapOnly(fresh)) {
         open_indexes();
-        guarded([&] { index_row(fresh); });
+        guarded([&] { index_rows({&written, 1}); });
     }
-    return Tuple(fresh, columns());
+    return written;
 }
 
 Written Table::remove(const Tuple& row, OnBusy busy) {
@@ -414,6 +421,8 @@ RegProcedure comparison(Oid type, Key::Is is) {
 
 RegProcedure order(Oid type) {
     switch (type) {
+    case INT4OID:
+        return F_BTINT4CMP;
     case INT8OID:
         return F_BTINT8CMP;
     case TIMESTAMPTZOID:
@@ -482,6 +491,15 @@ Scan::~Scan() {
     ExecDropSingleTupleTableSlot(slot_);
     index_endscan(scan_);
     index_close(index_, NoLock);
+}
+
+void Scan::look_at_all() {
+    scan_->xs_snapshot = SnapshotAny;
+}
+
+bool Scan::visible(const FreshSnapshot& snapshot) const {
+    return guarded(
+        [&] { return table_tuple_satisfies_snapshot(scan_->heapRelation, slot_, snapshot.get()); });
 }
 
 bool Scan::next() {

@@ -54,9 +54,10 @@ template <std::size_t columns>
 class Values {
 public:
     Values() { nulls_.fill(true); }
-    void set(std::size_t column, const Param& value) {
-        values_[column - 1] = value.value;
-        nulls_[column - 1] = value.null;
+    void set(std::size_t column, const Param& value) { set(column, value.value, value.null); }
+    void set(std::size_t column, Datum value, bool null) {
+        values_[column - 1] = value;
+        nulls_[column - 1] = null;
     }
     std::span<const Datum> values() const { return values_; }
     std::span<const bool> nulls() const { return nulls_; }
@@ -76,7 +77,7 @@ public:
         : tuple_(tuple), columns_(slot->tts_tupleDescriptor), slot_(slot) {}
 
     bool null(int column) const { return heap_attisnull(tuple_, column, columns_); }
-    // All columns at once.
+    // As many of its first columns as there is room for.
     void take(std::span<Datum> values, std::span<bool> nulls) const;
     Datum datum(int column) const { return get(column).value_or(0); } // 0 where NULL
     std::optional<Datum> maybe(int column) const { return get(column); }
@@ -180,7 +181,8 @@ private:
     static Shape shape_of(Relation index, const IndexInfo* info);
     static void open(Index& index); // unless it is
     void open_indexes();
-    void index_row(HeapTuple tuple);
+    void index_rows(std::span<const Tuple> rows);
+    void index_row(Index& index, HeapTuple tuple);
     bool in_index(Index& index, HeapTuple tuple);
 
     Relation relation_;
@@ -224,6 +226,9 @@ public:
     void start(std::initializer_list<Key> keys) { start(std::span(keys.begin(), keys.size())); }
     // From then on as this snapshot sees it.
     void look_through(const FreshSnapshot& snapshot) { scan_->xs_snapshot = snapshot.get(); }
+    // From then on whatever is there, dead rows too.
+    void look_at_all();
+    bool visible(const FreshSnapshot& snapshot) const; // the row that it is at
     // Goes to the next row; false: there is none.
     bool next();
     // The row it is at, until it goes on.

@@ -91,7 +91,7 @@ void use(void* memory) noexcept {
     table = static_cast<Table*>(memory);
 }
 
-core::QueueBounds look(core::Stream stream, TimestampTz now) noexcept {
+Known look(core::Stream stream, TimestampTz now) noexcept {
     if (table == nullptr)
         return {};
     Set& set = set_of(stream);
@@ -110,7 +110,7 @@ core::QueueBounds look(core::Stream stream, TimestampTz now) noexcept {
         entry->lease_end = DT_NOEND;
         entry->bounds.forget();
     }
-    return entry->bounds;
+    return {entry->bounds, entry->lease_end};
 }
 
 void note(core::Stream stream, int32 priority, core::Place place) noexcept {

@@ -24,7 +24,11 @@ void use(void* memory) noexcept;
 
 // What is known of a stream of this database, and it is the caller who is to search where it is not
 // complete. Begins to know the stream if it does not.
-core::QueueBounds look(core::Stream stream, TimestampTz now) noexcept;
+struct Known {
+    core::QueueBounds bounds;
+    TimestampTz lease_end = DT_NOEND; // the first below them; see note_lease()
+};
+Known look(core::Stream stream, TimestampTz now) noexcept;
 
 void note(core::Stream stream, int32 priority, core::Place place) noexcept;
 void note_spot(core::Stream stream, int32 priority, core::Place place) noexcept;

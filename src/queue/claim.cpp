@@ -112,10 +112,10 @@ public:
         // What this transaction did is not in the bounds yet.
         auto own = wake::own(stream);
         if (!own.anything)
-            bounds_ = bounds::look(stream, began_);
-        known_ = bounds_.complete();
+            seen_ = bounds::look(stream, began_);
+        known_ = seen_.bounds.complete();
         if (known_) {
-            levels_.assign(bounds_.levels().begin(), bounds_.levels().end());
+            levels_.assign(seen_.bounds.levels().begin(), seen_.bounds.levels().end());
             for (Level& level : levels_)
                 level.from = std::min(level.from, own.low);
             for (int32 priority : own.priorities)
@@ -128,8 +128,12 @@ public:
         }
     }
 
+    // Whether it comes from the bounds. Then no lease of the claims before has ended.
+    bool known() const { return known_; }
+    // When something below the levels is to be looked at again.
+    TimestampTz lease_end() const { return known_ ? seen_.lease_end : DT_NOEND; }
     const std::vector<Level>& levels() const { return levels_; }
-    std::span<const core::QueueBounds::Spot> spots() const { return bounds_.spots(); }
+    std::span<const core::QueueBounds::Spot> spots() const { return seen_.bounds.spots(); }
 
     // What came out of a search is kept, once the cost of looking from the start is known.
     void keep() const {
@@ -139,7 +143,7 @@ public:
         for (const Level& level : levels_)
             priorities.push_back(level.priority);
         TimestampTz now = pg::clock();
-        bounds::found(stream_, priorities, bounds_.changes(), now,
+        bounds::found(stream_, priorities, seen_.bounds.changes(), now,
                       std::chrono::microseconds(now - began_));
     }
 
@@ -152,7 +156,7 @@ private:
     }
 
     Level level(int32 priority) const {
-        for (const Level& level : bounds_.levels())
+        for (const Level& level : seen_.bounds.levels())
             if (level.priority == priority)
                 return level;
         return {priority, core::first_place, core::last_place, 0};
@@ -160,7 +164,7 @@ private:
 
     core::Stream stream_;
     TimestampTz began_;
-    core::QueueBounds bounds_;
+    bounds::Known seen_;
     std::vector<Level> levels_;
     bool known_;
 };
@@ -275,6 +279,8 @@ public:
         if (lease_end_ != DT_NOEND)
             wake::note_lease(order_.stream, lease_end_);
         search.keep();
+        // This one has not met what one before met locked.
+        blocked_ |= search.lease_end() <= now_ + look_again_after;
         Claims claims{std::move(claimed_), durable_at_, {}, blocked_, {}};
         if (claims.jobs.size() < limit_ && next_due_ != DT_NOEND)
             claims.next_due = next_due_;
@@ -441,7 +447,8 @@ private:
             running_.begun(order_.stream.queue, row.text(Column::group_key), row.uuid(Column::id));
         first_ = std::min(first_.value_or(place), place);
         lease_end_ = std::min(lease_end_, order_.lease_until);
-        durable_at_ = std::max(durable_at_, row.durable_at());
+        if (order_.delivery)
+            durable_at_ = std::max(durable_at_, row.durable_at());
         claimed_.push_back({*leased, row.uuid(Column::id), attempt});
         return true;
     }
@@ -490,6 +497,68 @@ private:
 
 Claims claim(const ClaimOrder& order) {
     return Claim(order).run();
+}
+
+namespace {
+
+// From one stream's entries in the index to the next one's. What is dead counts too: to find the
+// first that lives takes long where an old snapshot keeps vacuum from removing the others.
+template <class Seen>
+void look_for_streams(const Table& jobs, const pg::FreshSnapshot& snapshot,
+                      std::optional<int32> queue, Seen&& seen) {
+    auto keys = [&](int32 after) {
+        return std::array{queue ? Key{1, Key::Is::equal, pg::param(*queue)}
+                                : Key{1, Key::Is::after, pg::param(after)}};
+    };
+    Scan own(jobs, "job_ready", snapshot, keys(0));
+    own.look_at_all();
+    while (own.next()) {
+        core::Stream stream = stream_of(own.row());
+        seen(own, stream);
+        if (queue)
+            break;
+        own.start(keys(stream.queue));
+    }
+    auto after = [](core::Stream stream) {
+        return Scan::From{1, pg::param(stream.queue), pg::param(stream.endpoint + 1)};
+    };
+    core::Stream stream{queue.value_or(0), core::Stream::any};
+    Scan others(jobs, "job_ready_for", snapshot, {}, after(stream));
+    others.look_at_all();
+    while (others.next()) {
+        stream = stream_of(others.row());
+        if (queue && stream.queue != *queue)
+            break;
+        seen(others, stream);
+        others.start(std::span<const Key>(), after(stream));
+    }
+}
+
+bool has_jobs(const Table& jobs, core::Stream stream) {
+    Search search(jobs, stream);
+    pg::FreshSnapshot snapshot;
+    bool found =
+        std::any_of(search.levels().begin(), search.levels().end(), [&](const Level& level) {
+            return LevelScan(jobs, snapshot, stream, level).next();
+        });
+    search.keep();
+    return found || !search.spots().empty();
+}
+
+} // namespace
+
+std::vector<core::Stream> streams(std::optional<int32> queue) {
+    Table jobs("job", Table::For::reading);
+    std::vector<core::Stream> out, unclear;
+    {
+        pg::FreshSnapshot snapshot;
+        look_for_streams(jobs, snapshot, queue, [&](const Scan& scan, core::Stream stream) {
+            (scan.visible(snapshot) ? out : unclear).push_back(stream);
+        });
+    }
+    std::copy_if(unclear.begin(), unclear.end(), std::back_inserter(out),
+                 [&](core::Stream stream) { return has_jobs(jobs, stream); });
+    return out;
 }
 
 bool has_due(core::Stream stream, TimestampTz now) {
@@ -544,7 +613,8 @@ std::size_t end_leases(core::Stream stream, std::size_t limit,
         pg::FreshSnapshot snapshot;
         for (const Level& level : search.levels()) {
             Level all = level;
-            all.from = core::first_place;
+            if (!most_rows || !search.known())
+                all.from = core::first_place;
             LevelScan scan(jobs, snapshot, stream, all);
             std::size_t rows = 0;
             while (over.size() < limit && scan.next()) {

@@ -71,6 +71,9 @@ struct Claims {
 };
 Claims claim(const ClaimOrder& order);
 
+// The streams that have jobs, whatever state these are in; of one queue, or of all.
+std::vector<core::Stream> streams(std::optional<int32> queue = {});
+
 // Whether the stream has a job that is due and not running, or whose lease is over.
 bool has_due(core::Stream stream, TimestampTz now);
 
@@ -78,7 +81,8 @@ bool has_due(core::Stream stream, TimestampTz now);
 std::optional<TimestampTz> next_due(core::Stream stream, TimestampTz after);
 
 // Ends pulled attempts of the stream whose lease is over, up to `limit`. Looks where claims have
-// been and at `most_rows` more at most, or at all rows. Returns how many it ended.
+// been, unless none of their leases is over, and at `most_rows` more at most, or at all rows.
+// Returns how many it ended.
 std::size_t end_leases(core::Stream stream, std::size_t limit,
                        std::optional<std::size_t> most_rows);
 

@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <tuple>
+#include <array>
 #include <utility>
 
 #include <fmt/format.h>
@@ -248,43 +248,53 @@ TimestampTz next_run(const Failure& item, const Retries& retries, int failures,
 
 namespace {
 
+// jobq.finished, which few completions of a queue without history need.
+struct History {
+    pg::Table table{"finished"};
+    Oid completed = pg::enum_value("job_state", "completed");
+    std::vector<pg::Tuple> rows;
+};
+
 // A completed job, on its way into jobq.finished.
-pg::Tuple finished_row(pg::Table& finished, const pg::Tuple& job, const Completion& item,
-                       TimestampTz now, Oid state) {
+pg::Tuple finished_row(History& history, const pg::Tuple& job, const Completion& item,
+                       TimestampTz now) {
     using From = JobColumn;
     using To = FinishedColumn;
     pg::Values<To::count> row;
-    constexpr std::tuple<int, int, Oid> same[] = {
-        {To::id, From::id, UUIDOID},
-        {To::seq, From::seq, INT8OID},
-        {To::run_at, From::run_at, TIMESTAMPTZOID},
-        {To::expires_at, From::expires_at, TIMESTAMPTZOID},
-        {To::started_at, From::started_at, TIMESTAMPTZOID},
-        {To::attempt, From::attempt, INT4OID},
-        {To::queue_id, From::queue_id, INT4OID},
-        {To::endpoint_id, From::endpoint_id, INT4OID},
-        {To::priority, From::priority, INT2OID},
-        {To::failures, From::failures, INT2OID},
-        {To::max_attempts, From::max_attempts, INT2OID},
-        {To::type, From::type, TEXTOID},
-        {To::group_key, From::group_key, TEXTOID},
-        {To::unique_key, From::unique_key, TEXTOID},
-        {To::pushed_by, From::pushed_by, TEXTOID},
-        {To::worker, From::worker, TEXTOID},
-        {To::content_type, From::content_type, TEXTOID},
-        {To::headers, From::headers, JSONBOID},
-        {To::payload, From::payload, JSONBOID},
-        {To::body, From::body, BYTEAOID},
+    constexpr std::pair<int, int> same[] = {
+        {To::id, From::id},
+        {To::seq, From::seq},
+        {To::run_at, From::run_at},
+        {To::expires_at, From::expires_at},
+        {To::started_at, From::started_at},
+        {To::attempt, From::attempt},
+        {To::queue_id, From::queue_id},
+        {To::endpoint_id, From::endpoint_id},
+        {To::priority, From::priority},
+        {To::failures, From::failures},
+        {To::max_attempts, From::max_attempts},
+        {To::type, From::type},
+        {To::group_key, From::group_key},
+        {To::unique_key, From::unique_key},
+        {To::pushed_by, From::pushed_by},
+        {To::worker, From::worker},
+        {To::content_type, From::content_type},
+        {To::headers, From::headers},
+        {To::payload, From::payload},
+        {To::body, From::body},
     };
-    for (auto [to, from, type] : same)
-        row.set(to, job.param(from, type));
+    std::array<Datum, From::count> values;
+    std::array<bool, From::count> nulls;
+    job.take(values, nulls);
+    for (auto [to, from] : same)
+        row.set(to, values[from - 1], nulls[from - 1]);
     row.set(To::finished_at, pg::timestamp_param(now));
-    row.set(To::state, {OIDOID, ObjectIdGetDatum(state)});
+    row.set(To::state, ObjectIdGetDatum(history.completed), false);
     row.set(To::outcome, pg::param(item.outcome));
     row.set(To::status_code, pg::param(item.status_code, INT4OID));
     row.set(To::response, pg::text_param(item.response));
     row.set(To::result, item.result ? pg::jsonb_param(*item.result) : pg::null_param(JSONBOID));
-    return finished.make(row);
+    return history.table.make(row);
 }
 
 // A job of a group has ended, or its attempt.
@@ -350,7 +360,8 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
     using Column = JobColumn;
     if (items.empty())
         return {};
-    pg::Table jobs("job"), finished("finished");
+    pg::Table jobs("job");
+    std::optional<History> history;
     std::vector<const Completion*> order;
     for (const Completion& item : items)
         order.push_back(&item);
@@ -358,7 +369,6 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
               [](const Completion* a, const Completion* b) { return a->id < b->id; });
 
     std::vector<Ended> ended;
-    std::vector<pg::Tuple> kept;
     std::vector<core::Uuid> forgotten;
     std::vector<QueueRow> queues;
     std::vector<Turn> turns;
@@ -370,7 +380,6 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
         return found ? &queues.emplace_back(std::move(*found)) : nullptr;
     };
     TimestampTz now = pg::clock();
-    Oid completed = pg::enum_value("job_state", "completed");
     std::optional<pg::FreshSnapshot> snapshot;
     std::optional<pg::Scan> scan;
     auto busy = locked == OnLocked::wait ? pg::OnBusy::wait : pg::OnBusy::skip;
@@ -398,8 +407,11 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
                 turn = {item->id, queue->id, std::string(queue->name),
                         std::string(row.text(Column::group_key)), row.int8(Column::seq)};
             std::optional<pg::Tuple> keep;
-            if (queue->keeps)
-                keep = finished_row(finished, row, *item, now, completed);
+            if (queue->keeps) {
+                if (!history)
+                    history.emplace();
+                keep = finished_row(*history, row, *item, now);
+            }
             auto written = jobs.remove(row, busy);
             if (written == pg::Written::changed) {
                 scan.reset();
@@ -410,7 +422,7 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
                 break;
             ended.push_back({item->id, item->attempt});
             if (keep)
-                kept.push_back(*keep);
+                history->rows.push_back(*keep);
             else if (item->attempt > 1)
                 forgotten.push_back(item->id);
             // A group or a limit had held others back.
@@ -423,8 +435,8 @@ std::vector<Ended> complete(std::span<const Completion> items, OnLocked locked) 
     }
     scan.reset();
     snapshot.reset();
-    if (!kept.empty())
-        finished.insert(kept);
+    if (history)
+        history->table.insert(history->rows);
     if (!forgotten.empty())
         forget_attempts(forgotten);
     free_groups(turns);

@@ -280,14 +280,10 @@ JOBQ_FUNCTION(jobq_extend_many) {
 
 JOBQ_FUNCTION(jobq_maintain) {
     constexpr std::size_t at_once = 10000;
-    static pg::Statement streams(R"(
-        SELECT q.id, 0 FROM jobq.queue AS q
-        UNION ALL SELECT s.queue_id, s.endpoint_id FROM jobq.streams() AS s WHERE s.endpoint_id IS NOT NULL)");
     pg::Spi spi;
     std::size_t done = 0;
-    for (auto row : streams.run(spi))
-        done +=
-            queue::end_leases({row.int4(1), row.int4(2)}, at_once - std::min(done, at_once), {});
+    for (core::Stream stream : queue::streams())
+        done += queue::end_leases(stream, at_once - std::min(done, at_once), {});
     done += queue::delete_old(spi, at_once);
     return Int64GetDatum(static_cast<int64>(done));
 }

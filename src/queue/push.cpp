@@ -402,6 +402,7 @@ std::vector<core::Uuid> push(const PushSettings& settings, std::vector<NewJob> j
         core::Stream stream{queue.id, placements[i].endpoint.value_or(core::Stream::own)};
         if (stream != last || run_at < arrival.place.run_at) {
             arrival.place.run_at = run_at;
+            arrival.delivered = queue.delivered() && run_at <= pg::clock();
             wake::note(stream, queue.name, arrival);
             last = stream;
         }

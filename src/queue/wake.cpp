@@ -30,6 +30,7 @@ struct Noted {
     core::Stream stream;
     int level;
     bool wakes;                      // else it is about the bounds only
+    bool delivered;                  // and the dispatcher has something to send at once
     bool anything;                   // the bounds are to be forgotten
     std::array<int32, 4> priorities; // of what became claimable
     std::size_t size;
@@ -103,8 +104,15 @@ void before_commit() {
                     "The library was not loaded at server start. Everything in SQL works; jobs of "
                     "queues with an endpoint wait."),
                 errhint("Add jobq to shared_preload_libraries and restart the server."));
-    if (dispatcher_present())
+    if (dispatcher_present()) {
+        Wakeup wakeup;
+        for (const Noted& noted : pending.noted())
+            if (noted.delivered)
+                wakeup.streams.add(noted.stream);
+        if (!wakeup.empty())
+            listener->committing(wakeup);
         return;
+    }
     bool wakes = pending.overflow + pending.settings + pending.extension != 0;
     for (const Noted& noted : pending.noted())
         if (noted.wakes) {
@@ -277,6 +285,7 @@ void note(core::Stream stream, std::string_view name, const Arrival& arrival) {
     Noted* noted = entry(stream, name);
     if (noted == nullptr)
         return;
+    noted->delivered |= arrival.delivered;
     noted->low = std::min(noted->low, arrival.place);
     if (arrival.held)
         noted->low_if_rolled_back = std::min(noted->low_if_rolled_back, arrival.place);

@@ -41,6 +41,7 @@ struct Arrival {
     int32 priority;
     core::Place place;
     bool held = false; // it could be before too, but for a lock that a rollback lets go as well
+    bool delivered = false; // it is due, and the dispatcher's
 };
 // Error (of all five): out of memory, at most once in a process.
 void note(core::Stream stream, std::string_view name, const Arrival& arrival);
@@ -83,6 +84,8 @@ std::span<const OwnSpot> own_spots(); // of all streams
 struct Listener {
     // Whether a dispatcher of this database runs, and so tells listeners of arrivals.
     bool (*present)() noexcept;
+    // Before the commit is written: what is about to be committed.
+    void (*committing)(const Wakeup&) noexcept;
     // After the commit. Neither may fail, allocate or raise: the transaction is past that point.
     void (*committed)(const Wakeup&) noexcept;
     // A transaction with notes was prepared: its COMMIT PREPARED is to wake with a full scan.

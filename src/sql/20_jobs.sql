@@ -13,24 +13,25 @@ CREATE TYPE jobq.job_state AS ENUM ('queued', 'unrouted', 'running', 'completed'
 -- The order of pushes. Not cached: a cached value could be older than another session's newer one.
 CREATE SEQUENCE jobq.push_order CACHE 1;
 
--- The columns are known to src/queue/job_row.hpp by their order. What is indexed is compared by its bytes:
--- quicker, and the same after an upgrade of the system's locales.
+-- The columns are known to src/queue/job_row.hpp by their order. Those that are never NULL come first: behind one that
+-- is, PostgreSQL has to walk through the row to each column, and does so for all that are indexed. What is indexed is
+-- compared by its bytes: quicker, and the same after an upgrade of the system's locales.
 CREATE TABLE jobq.job (
     id uuid NOT NULL,
     seq bigint NOT NULL,
     run_at timestamptz NOT NULL,
-    expires_at timestamptz,
-    lease_until timestamptz,
-    started_at timestamptz,
-    progress float8,
     attempt int NOT NULL,
     queue_id int NOT NULL,
-    endpoint_id int,
     priority smallint NOT NULL,
     failures smallint NOT NULL,
     max_attempts smallint NOT NULL,
     key_waits boolean,
     delivery boolean,
+    expires_at timestamptz,
+    lease_until timestamptz,
+    started_at timestamptz,
+    progress float8,
+    endpoint_id int,
     limited boolean,
     type text,
     group_key text COLLATE "C",
@@ -77,11 +78,11 @@ CREATE TABLE jobq.finished (
     id uuid NOT NULL,
     seq bigint NOT NULL,
     run_at timestamptz NOT NULL,
-    expires_at timestamptz,
-    started_at timestamptz,
     finished_at timestamptz NOT NULL,
-    attempt int NOT NULL,
     queue_id int NOT NULL,
+    attempt int NOT NULL,
+    started_at timestamptz,
+    expires_at timestamptz,
     endpoint_id int,
     status_code int,
     state jobq.job_state NOT NULL,
@@ -128,28 +129,6 @@ COMMENT ON TABLE jobq.attempt IS 'Attempts that did not end their job; the last 
 CREATE FUNCTION jobq.created_at(id uuid) RETURNS timestamptz
     LANGUAGE c IMMUTABLE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'jobq_created_at';
 COMMENT ON FUNCTION jobq.created_at(uuid) IS 'When a job was pushed: the time in its id (UUID version 7), to the microsecond.';
-
--- Which queues have jobs, and for which endpoints: as many steps as there are rows in the answer.
-CREATE FUNCTION jobq.streams(OUT queue_id int, OUT endpoint_id int) RETURNS SETOF record
-    LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off AS $$
-    WITH RECURSIVE own AS (
-        (SELECT j.queue_id FROM jobq.job AS j WHERE j.endpoint_id IS NULL ORDER BY j.queue_id LIMIT 1)
-        UNION ALL
-        SELECT (SELECT j.queue_id FROM jobq.job AS j WHERE j.endpoint_id IS NULL AND j.queue_id > o.queue_id
-                ORDER BY j.queue_id LIMIT 1)
-        FROM own AS o WHERE o.queue_id IS NOT NULL
-    ), other AS (
-        (SELECT j.queue_id, j.endpoint_id FROM jobq.job AS j WHERE j.endpoint_id IS NOT NULL
-         ORDER BY j.queue_id, j.endpoint_id LIMIT 1)
-        UNION ALL
-        SELECT n.queue_id, n.endpoint_id FROM other AS o CROSS JOIN LATERAL (
-            SELECT j.queue_id, j.endpoint_id FROM jobq.job AS j
-            WHERE j.endpoint_id IS NOT NULL AND (j.queue_id, j.endpoint_id) > (o.queue_id, o.endpoint_id)
-            ORDER BY j.queue_id, j.endpoint_id LIMIT 1) AS n
-    )
-    SELECT o.queue_id, NULL::int FROM own AS o WHERE o.queue_id IS NOT NULL
-    UNION ALL SELECT o.queue_id, o.endpoint_id FROM other AS o;
-$$;
 
 -- What a dump carries. Without it the jobs would stay behind.
 SELECT pg_catalog.pg_extension_config_dump('jobq.endpoint', '');

@@ -28,6 +28,9 @@ namespace {
 
 constexpr int most_turns = 16;
 constexpr TimestampTz retry_locked_after = 100 * 1000;
+// So long before a job is due an idle dispatcher looks for it, in vain, and has what it needs in
+// the caches when the time comes.
+constexpr TimestampTz head_start = 300;
 constexpr TimestampTz delete_every = 60 * USECS_PER_SEC;
 // Scans take at most one part in so many of the time.
 constexpr int scan_share = 100;
@@ -36,7 +39,7 @@ constexpr std::size_t deleted_at_once = 1000;
 constexpr microseconds lease_margin = std::chrono::minutes(1);
 constexpr std::size_t most_claimed_at_once = 500;
 // Where many streams wait, each gets at least so many places: a claim of one costs nearly as much.
-constexpr std::size_t least_share = 8;
+constexpr std::size_t least_share = 16;
 // Of bodies in hand: no more is claimed beyond.
 constexpr std::size_t most_bytes = std::size_t{64} << 20;
 constexpr std::size_t least_body = 1024;
@@ -95,7 +98,8 @@ TimestampTz Deliveries::work(const Woken& woken) {
         load_settings();
     if (woken.scan_all)
         queue::bounds::forget_all();
-    if (woken.scan_all || woken.streams.overflowed() || now >= scan_at()) {
+    bool scan = woken.scan_all || woken.streams.overflowed() || now >= scan_at();
+    if (scan) {
         look_everywhere();
         if (delivers())
             announcements_.end_leases(queues_);
@@ -107,6 +111,7 @@ TimestampTz Deliveries::work(const Woken& woken) {
     for (const Stream& stream : woken.streams.streams())
         look_at(stream);
 
+    rehearse(now);
     // What ends while results are recorded is recorded at once. Requests that were just started
     // make fd() readable, so that the last of them begin in the next call.
     bool more = true;
@@ -120,7 +125,10 @@ TimestampTz Deliveries::work(const Woken& woken) {
     }
     for (const auto& [stream, at] : results_.take_lease_ends())
         lease_ends_.look_at(stream, at);
-    announcements_.announce(queues_, pg::clock());
+    TimestampTz announced_from = pg::clock();
+    announcements_.announce(queues_, announced_from);
+    if (scan) // of all that it found
+        scan_cost_ += pg::clock() - announced_from;
     publish(pg::clock());
     return more ? pg::clock() : next_turn(pg::clock());
 }
@@ -196,13 +204,11 @@ void Deliveries::load_settings() {
 }
 
 void Deliveries::look_everywhere() {
-    static pg::Statement with_jobs(
-        "SELECT s.queue_id, coalesce(s.endpoint_id, 0) FROM jobq.streams() AS s");
     try_to(looking_, "find the queues that have jobs", [this] {
-        in_transaction([this](const pg::Spi& spi) {
-            for (auto row : with_jobs.run(spi))
-                if (row.int4(2) != queue::no_route)
-                    look_at({row.int4(1), row.int4(2)});
+        in_transaction([this](const pg::Spi&) {
+            for (const Stream& stream : queue::streams())
+                if (stream.endpoint != queue::no_route)
+                    look_at(stream);
         });
     });
     if (looking_)
@@ -347,7 +353,7 @@ bool Deliveries::record_and_claim(TimestampTz now) {
             if (due > 0)
                 left = results_.record(spi, due);
             if (wants)
-                claim(spi, now, claimed);
+                claim(now, claimed);
             commit_without_flush();
         });
     } catch (const TooMuch&) {
@@ -375,7 +381,7 @@ bool Deliveries::record_and_claim(TimestampTz now) {
     flush(claimed.durable_at);
     bool any = !claimed.jobs.empty();
     start(std::move(claimed.jobs));
-    return any || stale_settings_;
+    return any || claimed.more || stale_settings_;
 }
 
 void Deliveries::roll_back(const Claimed& claimed) {
@@ -404,34 +410,38 @@ void Deliveries::claim_failed(const pg::Error& error, std::size_t due) {
     agenda_.done(*claiming_, trouble.retry_at());
 }
 
-// Which streams of these queues have jobs.
-void Deliveries::look_into_wide(const pg::Spi& spi) {
-    static pg::Statement find(R"(
-        WITH RECURSIVE other AS (
-            (SELECT j.endpoint_id FROM jobq.job AS j WHERE j.queue_id = $1 AND j.endpoint_id > 0
-             ORDER BY j.endpoint_id LIMIT 1)
-            UNION ALL
-            SELECT (SELECT j.endpoint_id FROM jobq.job AS j WHERE j.queue_id = $1 AND j.endpoint_id > o.endpoint_id
-                    ORDER BY j.endpoint_id LIMIT 1)
-            FROM other AS o WHERE o.endpoint_id IS NOT NULL
-        )
-        SELECT o.endpoint_id FROM other AS o WHERE o.endpoint_id IS NOT NULL)");
-    for (int32 id : wide_) {
-        look_at({id});
-        for (auto row : find.run(spi, {pg::param(id)}))
-            look_at({id, row.int4(1)});
+// Before its time comes.
+void Deliveries::rehearse(TimestampTz now) {
+    auto at = agenda_.next_time();
+    if (!at || *at - head_start > now || rehearsed_ == at || in_flight() > 0 || !delivers())
+        return;
+    rehearsed_ = at;
+    if (*at <= now)
+        return;
+    try {
+        in_transaction([&](const pg::Spi&) { queue::has_due(*agenda_.next_timed(), now); });
+    } catch (const pg::Error&) {
+        pg::recover(); // the claim will say what is wrong
     }
+}
+
+// Which streams of these queues have jobs.
+void Deliveries::look_into_wide() {
+    for (int32 id : wide_)
+        for (const Stream& stream : queue::streams(id))
+            if (stream.endpoint != queue::no_route)
+                look_at(stream);
     wide_.clear();
 }
 
 // Goes around the ready streams, each once.
-void Deliveries::claim(const pg::Spi& spi, TimestampTz now, Claimed& claimed) {
+void Deliveries::claim(TimestampTz now, Claimed& claimed) {
     auto limit = static_cast<std::size_t>(pg::settings::max_in_flight());
     std::size_t free =
         std::min(held_.size() < limit ? limit - held_.size() : 0, most_claimed_at_once);
     std::size_t room = bytes_ < most_bytes ? most_bytes - bytes_ : 0;
     free = std::min(free, room == 0 ? 0 : std::max<std::size_t>(room / usual_bytes_, 1));
-    look_into_wide(spi);
+    look_into_wide();
     std::size_t share = std::max(free / std::max<std::size_t>(agenda_.ready(), 1), least_share);
     for (std::size_t left = agenda_.ready(); left > 0 && free > 0; --left) {
         Stream stream = *agenda_.next();
@@ -464,11 +474,17 @@ void Deliveries::claim(const pg::Spi& spi, TimestampTz now, Claimed& claimed) {
             continue;
         }
         claiming_ = stream;
-        free -=
+        std::size_t taken =
             claim_from(stream, queue->second, endpoint->second, endpoint_id, places, now, claimed);
+        free -= taken;
         troubles_.erase(stream);
+        if (taken == places && endpoint->second.room(time_of(now)) == 0) { // it may have more
+            agenda_.block(stream, endpoint_id);
+            look_at_room(endpoint_id, endpoint->second);
+        }
     }
     claiming_.reset();
+    claimed.more = free > 0 && agenda_.ready() > 0;
     if (!claimed.jobs.empty())
         usual_bytes_ = std::max(claimed.bytes / claimed.jobs.size(), least_body);
 }
@@ -515,13 +531,14 @@ std::size_t Deliveries::claim_from(Stream stream, const QueueSettings& queue, En
 // Whether streams that its endpoint blocks may go on, now or at a time.
 void Deliveries::look_at_room(int32 endpoint_id, const Endpoint& endpoint) {
     microseconds now = time_of(pg::clock());
-    auto at = endpoint.room(now) > 0 ? std::optional(now) : endpoint.opens_at(now);
+    std::size_t room = endpoint.room(now);
+    auto at = room > 0 ? std::optional(now) : endpoint.opens_at(now);
     if (auto old = reopen_at_.find(endpoint_id); old != reopen_at_.end()) {
         reopening_.erase({old->second, endpoint_id});
         reopen_at_.erase(old);
     }
     if (at && *at <= now) {
-        agenda_.unblock(endpoint_id);
+        agenda_.unblock(endpoint_id, std::max<std::size_t>(room, 1));
     } else if (at) {
         reopen_at_.emplace(endpoint_id, at->count());
         reopening_.emplace(at->count(), endpoint_id);
@@ -646,7 +663,8 @@ TimestampTz Deliveries::next_turn(TimestampTz now) const {
     TimestampTz next = std::min({scan_at(), results_.next(), announcements_.next()});
     if (delivers()) {
         next = std::min(next, delete_at_);
-        next = std::min(next, agenda_.next_time().value_or(DT_NOEND));
+        if (auto at = agenda_.next_time())
+            next = std::min(next, rehearsed_ == at || in_flight() > 0 ? *at : *at - head_start);
         next = std::min(next, lease_ends_.next_time().value_or(DT_NOEND));
         if (!reopening_.empty())
             next = std::min(next, reopening_.begin()->first);

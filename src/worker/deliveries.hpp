@@ -11,8 +11,8 @@
 // at.
 //
 // Streams (core/stream.hpp) that may have due jobs have their turns one after the other, and in
-// each get a share of the places that are free, as far as their endpoint has room. One whose
-// endpoint has none costs nothing until it has (core/agenda.hpp).
+// each get a share of the places that are free, as far as their endpoint has room. Those whose
+// endpoint has none cost nothing until it has, and then go on by turns (core/agenda.hpp).
 //
 // What fails alone stops nothing else (worker/trouble.hpp). A piece of housekeeping waits for its
 // next try. Results are recorded one by one when they cannot be recorded together. A job of which
@@ -52,6 +52,10 @@ public:
 
     // Readable when work() has something to do.
     int fd() const { return client_.fd(); }
+    // Makes it readable so long from now, to the microsecond, or earlier.
+    void wake_in(std::chrono::microseconds wait) {
+        client_.wake_by(std::chrono::steady_clock::now() + wait);
+    }
 
     struct Woken {
         decltype(queue::wake::Wakeup::streams) streams;
@@ -98,6 +102,7 @@ private:
         std::size_t bytes = 0; // of their bodies
         XLogRecPtr durable_at = InvalidXLogRecPtr;
         std::vector<core::Stream> visited;
+        bool more = false; // streams that have not had their turn
     };
 
     void load_settings();
@@ -111,12 +116,13 @@ private:
     bool record_and_claim(TimestampTz now);
     void claim_failed(const pg::Error& error, std::size_t due);
     void roll_back(const Claimed& claimed);
-    void look_into_wide(const pg::Spi& spi);
-    void claim(const pg::Spi& spi, TimestampTz now, Claimed& claimed);
+    void look_into_wide();
+    void claim(TimestampTz now, Claimed& claimed);
     std::size_t claim_from(core::Stream stream, const QueueSettings& queue, Endpoint& endpoint,
                            int32 endpoint_id, std::size_t limit, TimestampTz now, Claimed& claimed);
     void look_at_room(int32 endpoint_id, const Endpoint& endpoint);
     void reopen(TimestampTz now);
+    void rehearse(TimestampTz now);
     void make_request(const queue::ClaimedJob& claimed, const QueueSettings& queue,
                       const EndpointSettings& endpoint, Job& job);
     void start(std::vector<Job> jobs);
@@ -130,8 +136,9 @@ private:
     http::Client client_;
     std::map<int32, Endpoint> endpoints_;
     std::map<int32, QueueSettings> queues_;
-    core::Agenda agenda_;  // streams that are delivered
-    std::set<int32> wide_; // queues of which any stream may have jobs
+    core::Agenda agenda_;                  // streams that are delivered
+    std::optional<TimestampTz> rehearsed_; // the last of its times that was
+    std::set<int32> wide_;                 // queues of which any stream may have jobs
     // When leases of such end that are held by others: of what was accepted, to be done later.
     core::Agenda lease_ends_;
     // Endpoints that may have room again at a time.

@@ -402,10 +402,13 @@ void Dispatcher::sleep() {
     until = std::min(until, show_at);
     if (draining_)
         until = std::min(until, drain_until_);
-    if (errors_ > 0) // the sockets would not let it sleep
+    if (errors_ > 0) { // the sockets would not let it sleep
         waiter_.wait_for_latch(until);
-    else
-        waiter_.wait_until(until);
+        return;
+    }
+    // PostgreSQL's own timeouts are whole milliseconds.
+    deliveries_.wake_in(std::chrono::microseconds(until - GetCurrentTimestamp()));
+    waiter_.wait_until(until);
 }
 
 void run() {

@@ -25,6 +25,8 @@ namespace {
 using pg::Spin;
 
 constexpr TimestampTz second = USECS_PER_SEC;
+// Who has slept so long is worth rousing.
+constexpr TimestampTz cold_after = 1000;
 constexpr TimestampTz longest_backoff = 60 * second;
 // A dispatcher that lived for this long did not die young.
 constexpr TimestampTz grown_up = 60 * second;
@@ -43,7 +45,8 @@ struct Slot {
     TimestampTz claimed_at;
     bool extension_changed; // and not seen by the dispatcher yet
     bool stop;
-    bool signalled; // there is mail, and the latch was set for it
+    bool signalled;       // there is mail, and the latch was set for it
+    TimestampTz taken_at; // when there was mail last, or it was looked for
     Wakeup mail;
     Expected expected;
     uint32 prepared;
@@ -311,6 +314,18 @@ void post(const Wakeup& wakeup) noexcept {
     set(latch);
 }
 
+void rouse(const Wakeup& wakeup) noexcept {
+    TimestampTz now = GetCurrentTimestamp();
+    Latch* latch = nullptr;
+    with(MyDatabaseId, [&](Slot& slot) {
+        if (slot.signalled || now - slot.taken_at < cold_after || expected(slot, wakeup))
+            return;
+        slot.mail.merge(wakeup);
+        latch = signal(slot);
+    });
+    set(latch);
+}
+
 void wake_dispatcher() noexcept {
     Latch* latch = nullptr;
     with(MyDatabaseId, [&](Slot& slot) { latch = slot.latch; });
@@ -538,7 +553,9 @@ void detach(Ending ending) noexcept {
 }
 
 Mail take() {
+    TimestampTz now = GetCurrentTimestamp();
     Spin spin(mine->lock);
+    mine->taken_at = now;
     mine->signalled = false;
     mine->expected.clear();
     return {std::exchange(mine->mail, Wakeup()), mine->stop};

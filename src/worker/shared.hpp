@@ -109,7 +109,10 @@ LauncherView launcher();
 
 bool dispatcher_runs() noexcept;          // * in this database, and delivers
 void post(const Wakeup& wakeup) noexcept; // * to this database's dispatcher, if there is one
-void wake_dispatcher() noexcept;          // of this database, without mail
+// Before the commit: wakes a dispatcher that has slept for a while. It looks, in vain, while the
+// commit is being flushed, and has what it needs in the caches when post() follows.
+void rouse(const Wakeup& wakeup) noexcept;
+void wake_dispatcher() noexcept; // of this database, without mail
 // Which of the slots is this database's, for what stands beside them.
 std::optional<std::size_t> slot_number() noexcept;
 void note_prepared() noexcept; // * a transaction of this database with notes was prepared

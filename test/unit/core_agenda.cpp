@@ -86,20 +86,70 @@ TEST_CASE("agenda: a blocked stream has no turn, whatever is pushed, until its e
     agenda.look_at(a, 5);
     agenda.ring(5);
     CHECK_FALSE(agenda.next());
-    agenda.unblock(8);
+    agenda.unblock(8, 1);
     CHECK_FALSE(agenda.next());
-    agenda.unblock(7);
+    agenda.unblock(7, 1);
     CHECK(agenda.next() == a);
 }
 
-TEST_CASE("agenda: an endpoint lets all its streams go on") {
+TEST_CASE("agenda: an endpoint lets as many streams go on as it has room for") {
     Agenda agenda;
     for (Stream stream : {a, b, c}) {
         agenda.look_at(stream);
         agenda.block(stream, 7);
     }
-    agenda.unblock(7);
+    agenda.unblock(7, 2);
+    CHECK(agenda.ready() == 2);
+    agenda.unblock(7, 2);
+    CHECK(agenda.ready() == 2);
+    agenda.unblock(7, 10);
     CHECK(agenda.ready() == 3);
+}
+
+TEST_CASE("agenda: one that did not need the room leaves it to the next") {
+    Agenda agenda;
+    for (Stream stream : {a, b, c}) {
+        agenda.look_at(stream);
+        agenda.block(stream, 7);
+    }
+    agenda.unblock(7, 1);
+    CHECK(agenda.next() == a);
+    agenda.done(a);
+    CHECK(agenda.next() == b);
+    agenda.forget(b);
+    CHECK(agenda.next() == c);
+    agenda.done(c);
+    CHECK_FALSE(agenda.next());
+}
+
+TEST_CASE("agenda: one that took the room waits behind the others") {
+    Agenda agenda;
+    for (Stream stream : {a, b, c}) {
+        agenda.look_at(stream);
+        agenda.block(stream, 7);
+    }
+    for (int round = 0; round < 2; ++round)
+        for (Stream stream : {a, b, c}) {
+            agenda.unblock(7, 1);
+            CHECK(agenda.ready() == 1);
+            CHECK(agenda.next() == stream);
+            agenda.block(stream, 7);
+            CHECK(agenda.ready() == 0);
+        }
+}
+
+TEST_CASE("agenda: once one is blocked again, the room is gone for all") {
+    Agenda agenda;
+    for (Stream stream : {a, b, c}) {
+        agenda.look_at(stream);
+        agenda.block(stream, 7);
+    }
+    agenda.unblock(7, 2);
+    agenda.block(a, 7);
+    agenda.done(b);
+    CHECK(agenda.ready() == 0);
+    agenda.unblock(7, 1);
+    CHECK(agenda.next() == c);
 }
 
 TEST_CASE("agenda: all blocked streams go on together, whatever their endpoint") {
@@ -113,7 +163,7 @@ TEST_CASE("agenda: all blocked streams go on together, whatever their endpoint")
     CHECK(agenda.ready() == 2);
     CHECK(agenda.next_time() == 10);
     agenda.block(a, 7);
-    agenda.unblock(7);
+    agenda.unblock(7, 1);
     CHECK(agenda.ready() == 2);
 }
 
@@ -125,7 +175,7 @@ TEST_CASE("agenda: a forgotten stream comes back only when it is looked at again
     agenda.look_at(c);
     for (Stream stream : {a, b, c})
         agenda.forget(stream);
-    agenda.unblock(7);
+    agenda.unblock(7, 1);
     agenda.ring(10);
     CHECK_FALSE(agenda.next());
     agenda.look_at(a);
