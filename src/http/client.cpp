@@ -166,6 +166,12 @@ void Client::Impl::collect(Lane& lane) {
             t.lane = nullptr;
             continue;
         }
+        if (t.may_begin_again(code)) {
+            curl_multi_remove_handle(lane.multi.get(), t.easy.get());
+            t.begin();
+            if (curl_multi_add_handle(lane.multi.get(), t.easy.get()) == CURLM_OK)
+                continue;
+        }
         Gate::End end = Gate::End::not_connected;
         if (t.connected)
             end = Gate::End::connected;

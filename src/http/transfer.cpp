@@ -232,6 +232,7 @@ void Transfer::prepare_connection() {
 
 void Transfer::prepare() {
     CURL* const e = easy.get();
+    begun_again_ = 0;
     if (!core::is_header_name(request.method))
         throw Refusal(Outcome::refused_request, "method is malformed");
 
@@ -287,6 +288,13 @@ void Transfer::begin() noexcept {
     turned_away = false;
     connected = false;
     error[0] = '\0';
+}
+
+bool Transfer::may_begin_again(CURLcode code) noexcept {
+    constexpr int most = 3;
+    const microseconds elapsed(info<curl_off_t>(easy.get(), CURLINFO_TOTAL_TIME_T));
+    return code == CURLE_SEND_ERROR && std::strstr(error.data(), "Connection died") != nullptr &&
+           elapsed < request.timeout / (most + 1) && begun_again_++ < most;
 }
 
 void Transfer::end(CURLcode code) noexcept {

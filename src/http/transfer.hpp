@@ -41,6 +41,10 @@ struct Transfer {
     void prepare();
     // Before each time that it is put into a multi: it may be turned away.
     void begin() noexcept;
+    // Whether it has ended because libcurl begins a request again five times and no more. A server
+    // that takes few requests in a connection refuses those that libcurl sends before it was told
+    // how few, and says with that that it has done nothing (RFC 9113, 8.7). Counts; not for long.
+    bool may_begin_again(CURLcode code) noexcept;
     // Each lets go of the request: the handle must be out of the multi. end() fills in the
     // response, forget() drops that too.
     void end(CURLcode code) noexcept;
@@ -73,6 +77,7 @@ struct Transfer {
     std::size_t position = 0; // in Impl::running
 
 private:
+    int begun_again_ = 0;
     // A text option that most requests have as the one before: libcurl would copy it each time.
     struct Kept {
         CURLoption option;
