@@ -14,20 +14,19 @@ CREATE TYPE jobq.job_state AS ENUM ('queued', 'unrouted', 'running', 'completed'
 CREATE SEQUENCE jobq.push_order CACHE 1;
 
 -- The columns are known to src/queue/job_row.hpp by their order. Those that are never NULL come first: behind one that
--- is, PostgreSQL has to walk through the row to each column, and does so for all that are indexed. What a claim writes
--- stands together: the WAL has the bytes between the first and the last that change. What is indexed is compared by its
--- bytes: quicker, and the same after an upgrade of the system's locales.
+-- is, PostgreSQL has to walk through the row to each column, and does so for all that are indexed. What is indexed is
+-- compared by its bytes: quicker, and the same after an upgrade of the system's locales.
 CREATE TABLE jobq.job (
     id uuid NOT NULL,
     seq bigint NOT NULL,
     run_at timestamptz NOT NULL,
+    attempt int NOT NULL,
     queue_id int NOT NULL,
     priority smallint NOT NULL,
     failures smallint NOT NULL,
     max_attempts smallint NOT NULL,
     key_waits boolean,
     delivery boolean,
-    attempt int NOT NULL,
     expires_at timestamptz,
     lease_until timestamptz,
     started_at timestamptz,
